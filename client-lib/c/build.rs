@@ -1,5 +1,5 @@
-//! Gives the shared library its name for the loader: `libforebay.so.MAJOR`, so that a program keeps to the releases that it
-//! was built for.
+//! Sets the soname of the shared library: `libforebay.so.MAJOR`, so that a program loads only releases that are
+//! compatible with its build.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

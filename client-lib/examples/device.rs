@@ -1,13 +1,13 @@
-//! What it costs to take a batch on the GPU, and whether memory that is used again at random stays whole; for
+//! Measures the latency of taking a batch on the GPU, and checks that memory reused in random order stays intact; for
 //! `scripts/gpu-check`.
 //!
-//! - `device latency CONFIG [TAKES] [PAUSE_MS]` times `next_batch` alone, on one thread, over batches that were ready: the
-//!   pause before each take lets the ring fill, as a training step does.
-//! - `device reuse CONFIG [STEPS]` takes batches on streams by turns, reads them behind work that takes its time, drops some
-//!   at once and others many steps later, and compares what each held with a second session on the CPU. The fields of the
-//!   configuration must be dense.
+//! - `device latency CONFIG [TAKES] [PAUSE_MS]` measures only `next_batch`, on one thread, for batches that were ready:
+//!   the pause before each take lets the ring fill, as a training step does.
+//! - `device reuse CONFIG [STEPS]` takes batches on alternating streams, reads them after other work on the stream,
+//!   drops some at once and others many steps later, and compares their contents with a second session on the CPU. The
+//!   fields of the configuration must be dense.
 //!
-//! Each prints one JSON object. The configuration must be endless or long enough.
+//! Each prints one JSON object. The configuration must be unlimited or long enough.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -22,11 +22,11 @@ use forebay_client::{Batch, DeviceBatch, Loader};
 
 type Answer<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes that are copied about on the device so that a stream is busy: tens of microseconds each time.
+/// Bytes that are copied within the device to keep a stream busy: tens of microseconds each time.
 const BURDEN_BYTES: usize = 64 << 20;
 const STREAMS: usize = 3;
 const HOLD: usize = 6;
-/// Reads under way at once, each into pinned memory of its own.
+/// Maximum number of pending reads, each into separate pinned memory.
 const READS: usize = 12;
 
 fn main() -> Answer<()> {
@@ -76,7 +76,7 @@ fn latency(config: &str, takes: usize, pause_ms: usize) -> Answer<()> {
     Ok(())
 }
 
-/// Pinned memory, so that a copy to it is asynchronous. cudarc's type has an event that is not needed here.
+/// Pinned memory, so that copies to it are asynchronous. cudarc's type has an event that is not needed here.
 struct Pinned {
     start: *mut u8,
     bytes: usize,
@@ -87,18 +87,18 @@ impl Pinned {
         context.bind_to_thread()?;
         // SAFETY: the context is this thread's; `drop` frees it.
         let start = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE)? }.cast();
-        // SAFETY: so many bytes were allocated just now.
+        // SAFETY: this many bytes were allocated just now.
         unsafe { std::ptr::write_bytes(start, 0, bytes) };
         Ok(Self { start, bytes })
     }
 
     fn all(&self) -> &[u8] {
-        // SAFETY: allocated and written to; no copy into it is under way where it is read.
+        // SAFETY: allocated and initialised; no copy into it is pending when it is read.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
     fn all_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -110,7 +110,7 @@ impl Drop for Pinned {
     }
 }
 
-/// What a batch held, on its way to pinned memory, and what it should hold.
+/// A batch's contents on their way to pinned memory, and the expected contents.
 struct Read {
     step: usize,
     memory: Pinned,
@@ -130,7 +130,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Keeps the stream busy, and then copies what the batch holds; waits for neither.
+    /// Keeps the stream busy, then copies the batch's contents; waits for neither.
     fn read(
         &mut self,
         step: usize,
@@ -187,7 +187,7 @@ fn bytes_of(batch: &Batch) -> Vec<u8> {
 }
 
 fn next_on_host(loader: &mut Loader) -> Answer<Batch> {
-    // The call after an epoch's end begins the next one.
+    // The call after an epoch's end begins the next epoch.
     for _ in 0..2 {
         if let Some(batch) = loader.next_batch()? {
             return Ok(batch);
@@ -212,7 +212,7 @@ fn reuse(config: &str, steps: usize) -> Answer<()> {
     let options = DeviceOptions { device_hold: HOLD, ..DeviceOptions::default() };
     let mut loader = DeviceLoader::new(Loader::attach(config)?, &device, options)?;
     let mut host = Loader::attach(config)?;
-    // SAFETY: what the memory holds is copied about and never looked at.
+    // SAFETY: the contents are only copied, never interpreted.
     let allocate = || unsafe { streams[0].alloc::<u8>(BURDEN_BYTES) };
     let burden = (allocate()?, allocate()?);
     streams[0].synchronize()?;
@@ -242,7 +242,7 @@ fn reuse(config: &str, steps: usize) -> Answer<()> {
         if draw(2) == 0 {
             held.push((step, batch, expected));
         } else {
-            // Early: what reads it has hardly begun.
+            // Early: the reads of it have hardly begun.
             drop(batch);
         }
         while held.len() >= HOLD - 1 || (!held.is_empty() && draw(3) == 0) {

@@ -1,8 +1,8 @@
-//! What it costs to take a batch that is ready and to give it back: `cargo run --release --example take_latency`.
+//! Measures taking a ready batch and returning it: `cargo run --release --example take_latency`.
 //!
-//! Without an argument against a scripted daemon inside this process; with one, against that configuration, socket or
-//! stream, with a pause before each take that lets the ring fill, as a training step does. Only batches that were ready
-//! count; for each the call of `next_batch` alone is timed, on one thread. Prints one JSON object.
+//! Without an argument it uses a scripted daemon inside this process; with one, that configuration, socket or stream,
+//! with a pause before each take that lets the ring fill, as a training step does. Only batches that were ready count;
+//! for each, only the call of `next_batch` is measured, on one thread. Prints one JSON object.
 
 #[path = "../tests/support/stub.rs"]
 mod stub;

@@ -1,9 +1,9 @@
-//! Puts what a wheel carries beside the Python package: the `forebay` program and the licence texts.
+//! Adds files to the wheel: the `forebay` program and the licence texts.
 //!
-//! Only under the feature `wheel`, which pyproject.toml sets. maturin leaves programs beside an extension module out of
-//! the wheel, so the program is built here by a cargo of its own, in a target folder of its own, since the outer cargo
-//! holds the lock of the usual one; the files then travel as data of the package (`include` in pyproject.toml).
-//! `FOREBAY_WHEEL_PROGRAM` names one that is built already.
+//! Only with the feature `wheel`, which pyproject.toml sets. maturin does not include programs in the wheel of an
+//! extension module, so this script builds the program with a separate cargo in a separate target folder, because the
+//! outer cargo holds the lock of the usual one. The files are then included as data of the package (`include` in
+//! pyproject.toml). `FOREBAY_WHEEL_PROGRAM` names a program that is already built.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", root.join(input).display());
     }
     let package = here.join("python/forebay");
-    // A package without its files is built again.
+    // A package with missing files is built again.
     println!("cargo:rerun-if-changed={}", package.join("bin/forebay").display());
 
     println!("cargo:rerun-if-env-changed=FOREBAY_WHEEL_PROGRAM");
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds `forebay` in release mode and gives its path.
+/// Builds `forebay` in release mode and returns its path.
 fn build_program(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
     // OUT_DIR is TARGET_DIR/[TRIPLE/]PROFILE/build/NAME/out.
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -57,9 +57,9 @@ fn build_program(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
         .arg("--target-dir")
         .arg(&folder)
         .current_dir(root)
-        // Symbols stay, for profiles; line tables would be three quarters of the wheel.
+        // Symbols are kept for profiles; line tables would be three quarters of the wheel.
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
-        // Flags for the extension module are not the program's.
+        // Flags for the extension module do not apply to the program.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("CARGO_BUILD_TARGET");
     let mut program = folder;
@@ -72,8 +72,8 @@ fn build_program(root: &Path) -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// Copies a file into a folder under a name, with the times of Cargo.toml: older than this run, so that cargo runs this
-/// script again when the copy is gone and not because it was made. The old file is removed, not written over: it may be
-/// running.
+/// script again if the copy is missing but not because it was made. The old file is removed rather than overwritten: it
+/// may be running.
 fn replace(from: &Path, folder: &Path, name: &str) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     let to = folder.join(name);

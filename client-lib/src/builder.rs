@@ -1,12 +1,13 @@
 //! The settings of a loader, and the attach.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, RestartPolicy, Start};
 use forebay_protocol::ids::Position;
 use forebay_protocol::launcher::Environment;
-use forebay_protocol::socket::Connection;
+use forebay_protocol::socket::{Connection, SocketError};
 
 use crate::error::Error;
 use crate::job;
@@ -34,6 +35,7 @@ pub struct Builder {
     position: Position,
     timeout: Duration,
     overrides: Vec<(String, String)>,
+    object: Option<OwnedFd>,
     program: Option<PathBuf>,
     unfinished: bool,
     named_segments: Option<bool>,
@@ -63,6 +65,7 @@ impl Builder {
             position: Position::default(),
             timeout: Duration::from_secs(300),
             overrides: Vec::new(),
+            object: None,
             program: None,
             unfinished: false,
             named_segments: None,
@@ -71,7 +74,7 @@ impl Builder {
         }
     }
 
-    /// This process's rank and the world size; default: those of the launcher ([`crate::rank`]).
+    /// This process's rank and the world size; default: from the launcher ([`crate::rank`]).
     #[must_use]
     pub fn rank(mut self, rank: u32, world_size: u32) -> Self {
         self.rank = Some((rank, world_size));
@@ -85,7 +88,7 @@ impl Builder {
         self
     }
 
-    /// Rank and world size of a worker of Ray Train, after those of `torch.distributed` in precedence.
+    /// Rank and world size of a worker of Ray Train; `torch.distributed` takes precedence.
     #[must_use]
     pub fn ray_train(mut self, rank: u32, world_size: u32) -> Self {
         self.frameworks.push((RankSource::RayTrain, (rank, world_size)));
@@ -119,6 +122,15 @@ impl Builder {
     #[must_use]
     pub fn override_key(mut self, key: impl Into<String>, json: impl Into<String>) -> Self {
         self.overrides.push((key.into(), json.into()));
+        self
+    }
+
+    /// The sealed memory of a Dataset object for a configuration with `dataset.format = "python"`. It is sent to the
+    /// private daemon, which passes it to the workers that call the object, and is returned with the state for a
+    /// restart.
+    #[must_use]
+    pub fn object(mut self, memory: OwnedFd) -> Self {
+        self.object = Some(memory);
         self
     }
 
@@ -202,7 +214,8 @@ impl Builder {
         if let Some(state) = &self.state {
             state.warn_of_changed_sources(&terms, "the state was saved");
         }
-        job::check(&terms, &placement, self.group.as_deref(), &environment, &mut link)?;
+        let (state, group) = (self.state.as_ref(), self.group.as_deref());
+        job::check(&terms, &placement, state, group, &environment, &mut link)?;
         if let (Some(path), RestartPolicy::BySupervisor) = (path, terms.restart_policy) {
             let socket = std::path::absolute(&path).unwrap_or(path);
             link.set_supervisor(Supervisor::served(socket, link.connection())?);
@@ -231,6 +244,12 @@ impl Builder {
                 (PathBuf::from(socket), stream)
             }
         };
+        if self.object.is_some() {
+            return Err(Error::Config(
+                "a Dataset object needs a daemon of its loader alone; a running daemon takes none"
+                    .into(),
+            ));
+        }
         if !self.overrides.is_empty() {
             return Err(Error::Config(
                 "overrides are for a configuration; a running daemon has read its own already (`--set` at its start)"
@@ -246,9 +265,16 @@ impl Builder {
         let connection = Connection::connect(&path).map_err(|error| {
             Error::DaemonLost(format!("no daemon answers at `{}`: {error}", path.display()))
         })?;
-        greet(&connection).map_err(|error| {
-            Error::DaemonLost(format!("the daemon at `{}`: {error}", path.display()))
-        })?;
+        match greet(&connection) {
+            // A daemon that refuses this user may have closed already; its reason is in the socket and is read next.
+            Ok(()) | Err(SocketError::Closed) => {}
+            Err(error) => {
+                return Err(Error::DaemonLost(format!(
+                    "the daemon at `{}`: {error}",
+                    path.display()
+                )));
+            }
+        }
         Ok((Link::new(connection, None, interrupt, self.timeout)?, stream, Some(path)))
     }
 
@@ -270,13 +296,14 @@ impl Builder {
             local_rank: placement.local_rank,
             budget: self.timeout,
         };
-        let order = ClientFrame::Start(Start {
+        let start_frame = ClientFrame::Start(Start {
             config,
             overrides: std::mem::take(&mut self.overrides),
             local_world_size: placement.local_world_size,
             local_rank: placement.local_rank,
         });
-        let (supervisor, connection) = Supervisor::private(launch, &order)?;
+        let (supervisor, connection) =
+            Supervisor::private(launch, &start_frame, self.object.as_slice())?;
         Link::new(connection, Some(supervisor), interrupt, self.timeout)
     }
 }
@@ -297,7 +324,7 @@ impl Loader {
     }
 }
 
-/// What a bare word says where no daemon runs beside the trainer.
+/// The error for a bare word if there is no running daemon.
 fn no_socket(word: Option<&str>) -> Error {
     if let Some(folder) = word.filter(|word| Path::new(word).is_dir()) {
         return Error::Config(format!(

@@ -21,8 +21,8 @@
 //!    └──last view dropped: an event per stream that used it becomes `after`──── held ◄──trainer: next─┘
 //!                                                                  (the caller's stream waits for `copied`)
 //! ```
-//! A block keeps its `after` events until a copy into it is queued behind them; when it is freed earlier, the free is
-//! ordered behind them too. This is [`DeviceLoader`]'s own pool. PyTorch's allocator does the same for every tensor:
+//! A block keeps its `after` events until a copy into it is queued after them; if it is freed earlier, the free is
+//! ordered after them too. This is [`DeviceLoader`]'s pool. PyTorch's allocator does the same for every tensor:
 //! allocated on the side stream and marked by `record_stream`, a block is reused when the events that the allocator
 //! records at the last view's end have completed.
 //!

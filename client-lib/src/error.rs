@@ -14,7 +14,7 @@ pub enum Error {
     /// A bad sample with `on_bad_sample = "fail"`, or more bad samples than allowed.
     #[error("{0}")]
     BadSample(String),
-    /// The user's own function, a stage of the stream, raised an exception, or cannot be called any more.
+    /// A user's function, a stage of the stream, raised an exception, or can no longer be called.
     #[error("{0}")]
     Stage(String),
     /// Reading the data failed after all retries, for a possibly transient reason.
@@ -29,7 +29,7 @@ pub enum Error {
     /// Daemon and client have different versions.
     #[error("{0}")]
     Version(String),
-    /// The daemon is gone.
+    /// The daemon has ended.
     #[error("{0}")]
     DaemonLost(String),
     /// No progress within the time-out.
@@ -55,7 +55,7 @@ pub enum Error {
     HoldLimit {
         /// The batches held.
         held: u64,
-        /// The fields that hold them, human-readable, where they are counted: a caller that hands out fields one by one
+        /// The fields that hold them, human-readable, if they are counted: a caller that hands out fields one by one
         /// sets this.
         fields: String,
         /// The limit.

@@ -1,10 +1,11 @@
 //! The conversion that the configuration leaves to the client (`output.FIELD.on = "gpu"`): looks up each byte in a table
 //! and transposes the channels.
 //!
-//! [`FinishPlan`] has the parameters, checked against the tensor: the table, computed by the code that the daemon writes
-//! rows with, and the sizes. [`finish_rows`] is the reference implementation on the CPU, [`KERNELS`] the one for a GPU.
-//! Neither computes a value, so the results of both, and of the daemon, are bit-identical. Where batch operations mix the
-//! images, they are mixed after that ([`mix_rows`], or the kernel `forebay_mix` in one step), in the daemon's arithmetic.
+//! [`FinishPlan`] has the parameters, checked against the tensor: the sizes, and the table, computed by the same code
+//! as the daemon's rows. [`finish_rows`] is the reference implementation on the CPU, [`KERNELS`] the implementation for
+//! a GPU. Neither computes a value, so the results of both, and of the daemon, are bit-identical. If batch operations
+//! mix the images, they are mixed afterwards ([`mix_rows`], or the kernel `forebay_mix` in one step), with the daemon's
+//! arithmetic.
 //!
 //! Devices, streams and leases are not handled here.
 
@@ -21,7 +22,7 @@ mod mixing;
 pub use forebay_protocol::mix::Mix;
 pub use mixing::mix_rows;
 
-/// The kernels in PTX, without a terminating zero. Its header documents the parameters and has the same in CUDA C.
+/// The kernels in PTX, without a terminating zero. Its header documents the parameters and has the equivalent CUDA C.
 pub const KERNELS: &str = include_str!("cuda/finish.ptx");
 
 /// The kernel that finishes and mixes, as [`KERNELS`].
@@ -56,7 +57,7 @@ impl FinishPlan {
             finished: raw.finished(finish),
             pixels_per_row: sides.pixels_per_row,
             channels: sides.channels,
-            // Below the number of pixels.
+            // Fits: at most `pixels_per_row`, which is a u32.
             width: u32::try_from(raw.row_shape[1]).unwrap_or(u32::MAX),
             mixes: finish.mixes,
             table: values.table_bytes(sides.channels),
@@ -100,13 +101,13 @@ impl FinishPlan {
         self.width
     }
 
-    /// How many mixes follow; with 0 there is nothing to mix.
+    /// The number of mixes; 0 if rows are not mixed.
     #[must_use]
     pub fn mixes(&self) -> u32 {
         self.mixes
     }
 
-    /// The bytes from the start of the mixes in a slot to the first row; 0 where there is nothing to mix.
+    /// The number of bytes from the start of the mixes in a slot to the first row; 0 if rows are not mixed.
     #[must_use]
     pub fn mixes_bytes(&self) -> usize {
         let bytes = u64::from(self.mixes) * 8 * MIX_WORDS as u64;
@@ -114,8 +115,7 @@ impl FinishPlan {
         usize::try_from(bytes.next_multiple_of(TENSOR_ALIGNMENT_BYTES)).unwrap_or(usize::MAX)
     }
 
-    /// The table that [`kernel`](Self::kernel) takes: [`table`](Self::table), or for `forebay_mix` the same values as
-    /// float32.
+    /// The table for [`kernel`](Self::kernel): [`table`](Self::table), or for `forebay_mix` the same values as float32.
     #[must_use]
     pub fn kernel_table(&self) -> Cow<'_, [u8]> {
         if self.mixes == 0 {
@@ -133,7 +133,7 @@ impl FinishPlan {
         })
     }
 
-    /// The kernels that [`kernel`](Self::kernel) is one of.
+    /// The kernels that contain [`kernel`](Self::kernel).
     #[must_use]
     pub fn kernels(&self) -> &'static str {
         if self.mixes > 0 { MIX_KERNEL } else { KERNELS }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_come_first_or_stay_last() {
+    fn channels_are_first_or_last() {
         let mut out = [0; 24];
         finish_rows(&plan(DType::U8, false, None), &raw(), 2, &mut out).unwrap();
         let first = [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11];
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn each_channel_has_its_own_mean_and_deviation() {
+    fn each_channel_has_a_separate_mean_and_deviation() {
         let by = Normalization { mean: vec![0.0, 0.5], std: vec![1.0, 0.25] };
         let mut out = [0; 96];
         finish_rows(&plan(DType::F32, false, Some(&by)), &raw(), 2, &mut out).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_has_the_kernels_parameters() {
+    fn plan_has_the_parameters_of_the_kernel() {
         assert_eq!(FinishPlan::of(&raw_spec(None)), Ok(None));
         let mut unfit = raw_spec(Some(Finish::new(DType::F32, [2, 3, 2], false, None)));
         unfit.row_shape[0] = 3;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_with_mixes_has_the_values_as_floats() {
+    fn plan_with_mixes_has_the_values_as_floats() {
         assert!(MIX_KERNEL.contains(".visible .entry forebay_mix("));
         let by = Normalization { mean: vec![0.1, 0.7], std: vec![0.3, 0.9] };
         for (dtype, by, error) in [
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_another_number_are_refused() {
+    fn wrong_number_of_rows_is_refused() {
         let plan = plan(DType::F32, false, None);
         for (raw_bytes, rows, out_bytes) in
             [(24, 1, 96), (24, 3, 96), (24, 2, 95), (23, 2, 96), (24, usize::MAX, 96)]

@@ -1,15 +1,16 @@
-//! One stream per job: the ranks of a job compare what they must share when their loaders are made.
+//! One stream per job: the ranks of a job compare what they must share when they create their loaders.
 //!
-//! Without it, ranks with different files or configurations train on samples twice or never. Each rank states
-//! its stream's [`Identity`] with the world size; a difference is refused on every rank that sees it, with the keys, values
-//! and ranks. Loaders of one rank alone are not compared. There are three ways:
+//! Without this, ranks with different files or configurations train on samples twice or never. Each rank states its
+//! stream's [`Identity`] with the world size and the state from which it begins, or that it has none. Every rank that
+//! sees a difference refuses it, with the keys, values and ranks. Loaders of a single rank are not compared. There are
+//! three ways:
 //!
-//! - the key-value store of `torch.distributed`, by the Python face; with the message that [`describe_differences`] makes;
-//! - a folder that all ranks reach ([`folder`]), where FOREBAY_RANKS_FOLDER names one;
-//! - what the launcher expects, in FOREBAY_EXPECT: the text that `forebay check` prints, or some of its keys.
+//! - the key-value store of `torch.distributed`, by the Python client, with the errors of [`find_differences`];
+//! - a folder that all ranks can access ([`folder`]), if FOREBAY_RANKS_FOLDER names one;
+//! - the launcher's expectation, in FOREBAY_EXPECT: the text that `forebay check` prints, or some of its keys.
 //!
-//! No way is a collective: a rank that makes no loader is waited for a limited time ([`wait_limit`]), then named in a
-//! warning. It is compared when it comes: it sees what the others have stated.
+//! None of them is a collective: a rank that creates no loader is awaited for a limited time ([`wait_limit`]), then
+//! named in a warning. It is compared when it comes: it sees what the others have stated.
 
 mod folder;
 mod messages;
@@ -20,39 +21,55 @@ use std::time::Duration;
 
 use forebay_protocol::frames::Attached;
 use forebay_protocol::identity::Identity;
+use forebay_protocol::ids::Position;
 use forebay_protocol::launcher::Environment;
 
 use self::folder::FOLDER_VARIABLE;
 use self::messages::WAIT_VARIABLE;
-pub use self::messages::{describe_differences, describe_missing};
+pub use self::messages::{STATE_KEY, describe_missing, find_differences};
 use crate::error::Error;
 use crate::link::Link;
 use crate::rank::Placement;
+use crate::state::State;
 
-/// The environment variable with what a launcher expects of every rank.
+/// The environment variable with the launcher's expectation of every rank.
 pub const EXPECT_VARIABLE: &str = "FOREBAY_EXPECT";
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
-/// What a rank states of its stream.
+/// The identity that a rank states.
 #[must_use]
 pub fn identity(terms: &Attached, world_size: u32) -> Identity {
     terms.identity.clone().with("world_size", world_size)
 }
 
-/// The number of samples, of all datasets of a stream; an epoch may draw more or fewer.
+/// The state from which a rank begins, as a value of [`STATE_KEY`]: its position as text and a digest of all of it.
+#[must_use]
+pub fn describe_state(state: Option<&State>) -> String {
+    state.map_or_else(
+        || "none".to_owned(),
+        |state| {
+            let Position { epoch, samples } = state.position;
+            format!("epoch {epoch} sample {samples} ({})", folder::digest(&state.to_json()))
+        },
+    )
+}
+
+/// The number of samples in all datasets of a stream; an epoch may draw more or fewer.
 #[must_use]
 pub fn sample_count(terms: &Attached) -> u64 {
     let count = terms.identity.get("samples").and_then(|count| count.parse().ok());
     count.unwrap_or(terms.samples_per_epoch)
 }
 
-/// Compares this rank with what is expected and, unless `group` is `None`, with the ranks of its group in the folder.
+/// Compares this rank with the launcher's expectation and, unless `group` is `None`, with the ranks of its group in the
+/// folder.
 ///
 /// # Errors
-/// [`Error::Config`] with each difference.
+/// [`Error::Config`] with each difference; [`Error::StateMismatch`] if only the states differ.
 pub(crate) fn check(
     terms: &Attached,
     placement: &Placement,
+    state: Option<&State>,
     group: Option<&str>,
     environment: &Environment,
     link: &mut Link,
@@ -69,15 +86,16 @@ pub(crate) fn check(
     };
     let limit = wait_limit(environment, link.timeout())?;
     let number = next_loader(group);
-    let meeting = folder::Meeting::open(path, environment, group, number)?;
-    let missing = meeting.compare(placement, &own, limit, link)?;
+    let own = own.with(STATE_KEY, describe_state(state));
+    let files = folder::IdentityFiles::open(path, environment, group, number)?;
+    let missing = files.compare(placement, &own, limit, link)?;
     if !missing.is_empty() {
         crate::supervisor::write_to_stderr(describe_missing(&missing, limit).as_bytes());
     }
     Ok(())
 }
 
-/// Checks what is expected of every stream and of this one: `STREAM:KEY=VALUE,...`, several separated by `;`.
+/// Checks the expectations of all streams and of this one: `STREAM:KEY=VALUE,...`, several separated by `;`.
 fn check_expected(own: &Identity, expected: &str, stream: &str, rank: u32) -> Result<(), Error> {
     for part in expected.split(';') {
         let named = part.split_once(':').filter(|(name, _)| !name.contains('='));
@@ -112,10 +130,10 @@ fn check_part(own: &Identity, expected: &str, rank: u32) -> Result<(), Error> {
     )))
 }
 
-/// For how long other ranks are waited for: FOREBAY_RANKS_WAIT, else a minute, and never longer than the time-out.
+/// How long to wait for other ranks: FOREBAY_RANKS_WAIT, by default a minute, but not longer than the time-out.
 ///
 /// # Errors
-/// [`Error::Config`] when the variable is no number of seconds.
+/// [`Error::Config`] if the variable is not a number of seconds.
 pub fn wait_limit(environment: &Environment, timeout: Duration) -> Result<Duration, Error> {
     let Some(text) = environment.get(WAIT_VARIABLE) else { return Ok(DEFAULT_WAIT.min(timeout)) };
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -124,7 +142,7 @@ pub fn wait_limit(environment: &Environment, timeout: Duration) -> Result<Durati
     })
 }
 
-/// The number of this process's next loader in a group, from 0; each call adds one. Ranks make their loaders in the
+/// The number of this process's next loader in a group, from 0; each call adds one. Ranks create their loaders in the
 /// same order, so that equal numbers are compared.
 pub fn next_loader(group: &str) -> u64 {
     static LOADERS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());

@@ -26,6 +26,7 @@
 
 pub mod batch;
 pub mod builder;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod error;
 pub mod finish;
@@ -46,6 +47,7 @@ pub mod views;
 
 pub use batch::Batch;
 pub use builder::Builder;
+#[cfg(feature = "cuda")]
 pub use cuda::{DeviceBatch, DeviceLoader};
 pub use error::Error;
 pub use forebay_protocol::ids::Position;

@@ -41,7 +41,7 @@ pub(crate) struct Link {
     supervisor: Option<Supervisor>,
     fork_mark: Arc<ForkMark>,
     interrupt: Option<Interrupt>,
-    /// Readable when the interrupt is to be called at once.
+    /// Readable when the interrupt should be called at once.
     wake: Option<OwnedFd>,
     timeout: Duration,
     ending: Option<Ending>,
@@ -92,7 +92,7 @@ impl Link {
         self.timeout
     }
 
-    /// The daemon's supervisor; `None` where a dead daemon is not replaced.
+    /// The daemon's supervisor; `None` if a dead daemon is not replaced.
     pub(crate) fn supervisor(&self) -> Option<&Supervisor> {
         self.supervisor.as_ref()
     }
@@ -112,11 +112,13 @@ impl Link {
     }
 
     /// Takes the interrupt: the caller calls it from now on.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "of the GPU half"))]
     pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
         self.interrupt.take()
     }
 
     /// Sets an eventfd that ends a slice early. It is drained when it becomes readable.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "of the GPU half"))]
     pub(crate) fn set_wake(&mut self, wake: OwnedFd) {
         self.wake = Some(wake);
     }
@@ -227,7 +229,7 @@ impl Link {
             Ok(Incoming::Frame(DaemonFrame::Goodbye, _)) => Ending::Gone("it exited normally"),
             Ok(incoming) => return Some(incoming),
             Err(SocketError::Closed) => Ending::Gone("it closed the connection"),
-            // It passes when the program closes files: a restart retries it.
+            // Temporary: it ends when the program closes files, so a restart tries again.
             Err(error @ SocketError::DescriptorsLost) => {
                 Ending::Final(Error::Memory(error.to_string()))
             }

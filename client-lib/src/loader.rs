@@ -72,7 +72,7 @@ pub struct Loader {
     /// Position and substitutes after the last batch that was taken from the ring, or the target of a seek.
     taken: (Position, u64),
     serial: u64,
-    /// The last seek is not answered yet.
+    /// The last seek is pending.
     seeking: bool,
     /// An epoch has begun and not ended.
     is_open: bool,
@@ -86,7 +86,7 @@ pub struct Loader {
     waiting_since: Option<Instant>,
     /// The daemon's progress at the last look.
     progress: u64,
-    /// Of the present wait, since that progress.
+    /// The duration of the present wait since that progress.
     patience: Patience,
     statistics: WaitStatistics,
     /// A thread takes batches ahead of the user: its waits do not count as the user's.
@@ -111,7 +111,7 @@ impl Loader {
             supervisor.on_attached(Arc::clone(&publish));
         }
         let start = terms.start;
-        // At an epoch's start there are no substitutes in it yet.
+        // At an epoch's start there are no substitutes yet.
         let substitutes = if start.position.samples == 0 { 0 } else { substitutes };
         Ok(Self {
             ring: Arc::new(ring),
@@ -163,14 +163,14 @@ impl Loader {
     /// that has begun and not ended is given up, and its remaining batches are counted. Does not wait.
     ///
     /// # Errors
-    /// [`Error::EpochsFinished`] after the last configured epoch, and those of a connection that has ended.
+    /// [`Error::EpochsFinished`] after the last configured epoch, and the errors of a connection that has ended.
     pub fn begin_epoch(&mut self) -> Result<(), Error> {
         self.check_process()?;
         if self.is_open {
             self.wait_for_seek()?;
             let next = self.cursor.next_epoch();
             if self.cursor.batches_left() == 0 {
-                // The last batch was handed over: the daemon has gone on to the next epoch by itself.
+                // The last batch was handed over: the daemon has continued with the next epoch.
                 self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
             } else if self.is_past_end(next.epoch) {
                 // There is nothing to seek to; the position says that all epochs are finished.
@@ -296,12 +296,12 @@ impl Loader {
     /// The daemon's statistics: JSON text, as `forebay stats --json` prints it.
     ///
     /// # Errors
-    /// Those of a connection that has ended, and [`Error::Timeout`].
+    /// The errors of a connection that has ended, and [`Error::Timeout`].
     pub fn stats(&mut self) -> Result<String, Error> {
         self.request(Self::request_stats)
     }
 
-    /// Asks the daemon something, and asks the next one if it dies meanwhile.
+    /// Sends a request to the daemon, and again to the next daemon if it dies meanwhile.
     fn request<R>(&mut self, ask: impl Fn(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.check_process()?;
         loop {
@@ -350,7 +350,7 @@ impl Loader {
         &self.terms
     }
 
-    /// Which rank of how many this is.
+    /// The rank and the world size.
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.placement
@@ -407,6 +407,7 @@ impl Loader {
 
     /// Switches to reading ahead on a thread: `interrupt` ends that thread's waits, and `wake` is readable when it is to be
     /// called. Returns the user's interrupt.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn read_ahead(
         &mut self,
         interrupt: impl FnMut() -> bool + Send + 'static,
@@ -419,10 +420,12 @@ impl Loader {
         users
     }
 
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn cursor(&self) -> &StreamCursor {
         &self.cursor
     }

@@ -1,12 +1,13 @@
-//! How long a wait has lasted, in time that this process ran.
+//! Measures how long a wait has lasted, in time for which this process ran.
 //!
-//! A wait looks at the clock after each slice of some 50 ms. A gap between two looks that is much longer is time in which
-//! this process was stopped (SIGSTOP, a frozen control group, a paused container) and could see no progress, so that only
-//! a part of it counts: after a suspension the daemon gets its time to answer.
+//! A wait reads the clock after each slice of about 50 ms. A gap between two readings that is much longer is time for
+//! which this process was stopped (SIGSTOP, a frozen control group, a paused container) and could not see progress, so
+//! only a part of it counts: after a suspension the daemon has time to respond.
 
 use std::time::{Duration, Instant};
 
-/// What a gap between two looks counts at most; far above a slice, so that a busy machine's delays count in full.
+/// The most that a gap between two readings counts for; far above a slice, so that delays on a busy machine count in
+/// full.
 const MAX_GAP: Duration = Duration::from_secs(1);
 
 /// The length of a wait so far.
@@ -22,7 +23,7 @@ impl Patience {
         Self { last_look: now, waited: Duration::ZERO }
     }
 
-    /// Looks at the clock: the length of the wait.
+    /// Reads the clock; returns the length of the wait.
     pub(crate) fn look(&mut self, now: Instant) -> Duration {
         self.waited += now.saturating_duration_since(self.last_look).min(MAX_GAP);
         self.last_look = now;
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspension_counts_as_one_long_look_and_slices_count_in_full() {
+    fn suspension_counts_as_one_gap_and_slices_count_in_full() {
         let begin = Instant::now();
         let mut patience = Patience::begin(begin);
         for slice in 1..=20 {

@@ -2,8 +2,8 @@
 //! input.
 //!
 //! The daemon exits by itself when the connection closes or its trainer dies (it holds a pidfd of it); the supervisor
-//! watches and reaps it. Nothing runs between fork and exec in this process, and the daemon gets its own process group, so
-//! that Ctrl-C at the terminal reaches the trainer only.
+//! watches and reaps it. Nothing runs between fork and exec in this process, and the daemon gets a separate process
+//! group, so that Ctrl-C at the terminal reaches the trainer only.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,7 +21,7 @@ pub const PROGRAM_VARIABLE: &str = "FOREBAY_PROGRAM";
 /// executable, and PATH.
 ///
 /// # Errors
-/// [`Error::Config`] when FOREBAY_PROGRAM names no file, or no program is found.
+/// [`Error::Config`] if FOREBAY_PROGRAM does not name a file, or no program is found.
 pub fn find_program(packaged: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(named) = std::env::var_os(PROGRAM_VARIABLE).filter(|name| !name.is_empty()) {
         let named = PathBuf::from(named);
@@ -61,7 +61,7 @@ pub(crate) fn own_pidfd() -> Option<OwnedFd> {
     pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok()
 }
 
-/// A pidfd of another process. `None` on a kernel without pidfds, and when there is no such process.
+/// A pidfd of another process. `None` on a kernel without pidfds, or if the process does not exist.
 pub(crate) fn open_pidfd(process: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(process)?, PidfdFlags::empty()).ok()
 }
@@ -69,7 +69,7 @@ pub(crate) fn open_pidfd(process: i32) -> Option<OwnedFd> {
 /// How a daemon ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Exit {
-    /// In words.
+    /// A human-readable description.
     pub(crate) how: String,
     /// The signal that ended it.
     pub(crate) signal: Option<u32>,

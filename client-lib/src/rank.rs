@@ -3,10 +3,10 @@
 //! Precedence: the arguments; an initialised `torch.distributed`, then Ray Train (both queried by the Python face); the
 //! variables of launchers in the order of [`forebay_protocol::launcher`], RANK and WORLD_SIZE first; else rank 0 of 1.
 //!
-//! Arguments override silently, since a data-parallel rank may differ from the process's. All other sources that are
-//! present must agree, else samples would be dealt twice. The exception is an outer launcher with a smaller world, such
-//! as srun that starts torchrun: it numbers the processes that started the ranks. (With torchrun the worlds may be of
-//! equal size, too.) Where no source is present, a variable that looks like a rank is refused: every process would be
+//! Arguments override silently, because a data-parallel rank may differ from the process's. All other sources that are
+//! present must agree, otherwise samples would be used twice. The exception is an outer launcher with a smaller world,
+//! such as srun that starts torchrun: it numbers the processes that started the ranks. (With torchrun the worlds may
+//! also have the same size.) Without any source, a variable that looks like a rank is refused: every process would be
 //! rank 0 of 1 and train on all the data.
 
 use std::fmt;
@@ -60,11 +60,11 @@ pub struct Placement {
     pub local_world_size: u32,
 }
 
-/// Finds this process's rank and world size. `arguments` is the caller's pair of rank and world size, `frameworks` those of
-/// initialised frameworks by precedence.
+/// Finds this process's rank and world size. `arguments` is the caller's pair of rank and world size, `frameworks` are
+/// the pairs of initialised frameworks by precedence.
 ///
 /// # Errors
-/// [`Error::Config`] when sources disagree, a value is invalid, or a variable looks like a rank and is no source.
+/// [`Error::Config`] if sources disagree, a value is invalid, or a variable looks like a rank but is not a source.
 pub fn find_placement(
     arguments: Option<(u32, u32)>,
     frameworks: &[(RankSource, (u32, u32))],
@@ -86,7 +86,7 @@ pub fn find_placement(
 /// The variables that torchrun sets.
 const RANK_VARIABLES: &str = "RANK and WORLD_SIZE";
 
-/// The source of the highest precedence, which no other may contradict.
+/// The source with the highest precedence; no other source may contradict it.
 fn choose(
     frameworks: &[(RankSource, (u32, u32))],
     environment: &Environment,
@@ -106,7 +106,7 @@ fn choose(
             None => Ok((RankSource::SingleProcess, (0, 1))),
         };
     };
-    // torchrun numbers its nodes by itself: with one process a node its ranks are not those of what started it.
+    // torchrun numbers its nodes independently: with one process per node, its ranks differ from its launcher's.
     let is_torchrun = environment.get("TORCHELASTIC_RUN_ID").is_some();
     let contradicts = |other: &(RankSource, (u32, u32))| {
         let may_differ = is_torchrun
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_a_source_inside_a_step_only() {
+    fn slurm_is_a_source_only_inside_a_step() {
         let outside = [("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")];
         assert_eq!(find(None, None, &outside).unwrap().source, RankSource::SingleProcess);
         let inside = [
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn torchrun_with_one_process_a_node_numbers_them_by_itself() {
+    fn torchrun_with_one_process_per_node_numbers_independently() {
         let mut nodes = vec![
             ("RANK", "0"),
             ("WORLD_SIZE", "2"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outer_launcher_of_a_smaller_world_gives_way() {
+    fn outer_launcher_with_a_smaller_world_is_ignored() {
         let mut nested = TORCHRUN.to_vec();
         nested.extend([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]);
         let found = find(None, None, &nested).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_looks_like_a_rank_is_refused_unless_a_source_is_present() {
+    fn variable_that_looks_like_a_rank_is_refused_without_a_source() {
         let suspect = [("PMIX_RANK", "3")];
         let error = find(None, None, &suspect).unwrap_err().to_string();
         for part in ["PMIX_RANK = `3`", "without a world size", "`rank` and `world_size`"] {

@@ -218,12 +218,14 @@ impl Ring {
     }
 
     /// The whole data segment.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn data(&self) -> Option<(*mut u8, usize)> {
         let data = self.data.as_ref()?;
         Some((data.base(), data.bytes()))
     }
 
     /// Keeps a registration until just before the memory is unmapped.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn keep_registration(&self, registration: Box<dyn Registration>) {
         *self.registration.lock().unwrap_or_else(PoisonError::into_inner) = Some(registration);
     }
@@ -238,7 +240,7 @@ impl Ring {
 
     /// The number of batches that this process holds.
     pub(crate) fn held(&self) -> u64 {
-        // Relaxed: a count; the memory behind a lease is ordered by the return ring.
+        // Relaxed: a count; the return ring orders the memory of a lease.
         self.held.load(Ordering::Relaxed)
     }
 
@@ -294,7 +296,7 @@ impl Ring {
         Ok(Lease { ring: Arc::clone(self), descriptor })
     }
 
-    /// Checks a descriptor against the layout that both sides compute: every view then lies inside its slot.
+    /// Checks a descriptor against the layout that both sides compute: then every view is inside its slot.
     fn check(&self, batch: &Descriptor) -> Result<(), String> {
         let layout = &self.layout;
         if batch.slot.0 >= self.slots {

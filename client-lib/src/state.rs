@@ -1,12 +1,12 @@
 //! A stream's state for a checkpoint: one line of JSON, the same on every rank.
 //!
 //! It has no rank, world size, time or host, so that any world size can resume from it. Two fingerprints identify the
-//! stream; [`State::differences`] names what differs.
+//! stream; [`State::differences`] names the differences.
 
 use std::collections::BTreeMap;
 
 use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS, PythonSource};
-use forebay_protocol::identity::DRAWS_OF_AN_EPOCH;
+use forebay_protocol::identity::{DATASET_OBJECT, DRAWS_OF_AN_EPOCH};
 use forebay_protocol::ids::Position;
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ pub struct State {
     pub position: Position,
     /// Substitutes in that epoch so far.
     pub substitutes: u64,
-    /// BLAKE3 of the dataset and of what an epoch draws of it, in hexadecimal digits.
+    /// BLAKE3 of the dataset and of an epoch's draws from it, in hexadecimal digits.
     pub dataset: String,
     /// The fingerprint of the configuration's order and pixels, in hexadecimal digits, a part for each of [`CONFIG_PARTS`].
     pub config: String,
@@ -31,8 +31,10 @@ pub struct State {
     pub stream_version: u32,
     /// The digests of the sources of Python stages, by `module:function`. Empty in a state of a release that saved none.
     pub python: BTreeMap<String, String>,
-    /// What an epoch draws, in words; empty where each sample of one dataset comes once.
+    /// A description of an epoch's draws; empty if an epoch has each sample of one dataset once.
     pub draws: String,
+    /// For a Dataset object: a description of its class, length and source; otherwise empty.
+    pub object: String,
 }
 
 impl State {
@@ -47,11 +49,13 @@ impl State {
             stream_version: terms.stream_version,
             python: digests(terms).map(|(of, digest)| (of.target.clone(), digest)).collect(),
             draws: terms.identity.get(DRAWS_OF_AN_EPOCH).unwrap_or_default().to_owned(),
+            object: terms.identity.get(DATASET_OBJECT).unwrap_or_default().to_owned(),
         }
     }
 
-    /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`, and `"python"`
-    /// where there are Python stages, `"draws"` where there are mixtures or weights.
+    /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`, with
+    /// `"python"` if there are Python stages, `"draws"` if there are mixtures or weights, and `"object"` if there is a
+    /// Dataset object.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut map = Map::new();
@@ -64,6 +68,9 @@ impl State {
         map.insert("stream_version".into(), self.stream_version.into());
         if !self.draws.is_empty() {
             map.insert(DRAWS_OF_AN_EPOCH.into(), self.draws.clone().into());
+        }
+        if !self.object.is_empty() {
+            map.insert(DATASET_OBJECT.into(), self.object.clone().into());
         }
         if !self.python.is_empty() {
             let digests =
@@ -95,6 +102,10 @@ impl State {
                 .map(str::to_owned)
                 .ok_or_else(|| wrong(format!("`{key}` is not a string")))
         };
+        let words = |key: &str| match value.get(key) {
+            Some(_) => digits(key),
+            None => Ok(String::new()),
+        };
         let python = || -> Option<BTreeMap<String, String>> {
             let Some(saved) = value.get("python") else { return Some(BTreeMap::new()) };
             let text = |digest: &Value| digest.as_str().map(str::to_owned);
@@ -118,10 +129,8 @@ impl State {
             stream_version: u32::try_from(number("stream_version")?)
                 .map_err(|_| wrong("`stream_version` is too large".into()))?,
             python: python().ok_or_else(|| wrong("`python` is not a dict of strings".into()))?,
-            draws: match value.get(DRAWS_OF_AN_EPOCH) {
-                Some(_) => digits(DRAWS_OF_AN_EPOCH)?,
-                None => String::new(),
-            },
+            draws: words(DRAWS_OF_AN_EPOCH)?,
+            object: words(DATASET_OBJECT)?,
         })
     }
 
@@ -141,6 +150,17 @@ impl State {
                 shown(&self.draws),
                 shown(&present.draws)
             ));
+        } else if self.object != present.object {
+            let shown = |object: &str| match object {
+                "" => "files".to_owned(),
+                object => format!("`{object}`"),
+            };
+            found.push(format!(
+                "the Dataset differs (saved {}, present {}): its class, its length and the file that defines the class stay \
+                 as they were",
+                shown(&self.object),
+                shown(&present.object)
+            ));
         } else if self.dataset != present.dataset {
             found.push(format!(
                 "the dataset differs (saved {}, present {}): files were added, removed or renamed, the class list \
@@ -157,8 +177,10 @@ impl State {
         }
         if self.stream_version != present.stream_version {
             found.push(format!(
-                "the stream version differs (saved {}, present {}): this release produces other bytes or another order",
-                self.stream_version, present.stream_version
+                "the stream version differs (saved {}, present {}): {}",
+                self.stream_version,
+                present.stream_version,
+                what_changed(self.stream_version, present.stream_version)
             ));
         }
         if found.is_empty() {
@@ -175,13 +197,13 @@ impl State {
 }
 
 impl State {
-    /// Whether both are the same place of the same stream; the sources of Python stages may differ.
+    /// Whether both are the same position of the same stream; the sources of Python stages may differ.
     pub(crate) fn is_same_place(&self, other: &Self) -> bool {
         *self == Self { python: self.python.clone(), ..other.clone() }
     }
 
-    /// Warns of each Python stage whose source is another than in this state; `since` says when that was. The session's
-    /// samples are those of the present source.
+    /// Warns of each Python stage whose source has changed since this state; `since` says when the state was saved. The
+    /// session uses the present source.
     pub(crate) fn warn_of_changed_sources(&self, terms: &Attached, since: &str) {
         let changed = digests(terms).filter(|(of, digest)| {
             self.python.get(&of.target).is_some_and(|saved| saved != digest)
@@ -200,6 +222,17 @@ impl State {
 fn digests(terms: &Attached) -> impl Iterator<Item = (&PythonSource, String)> {
     let with_file = terms.python_sources.iter().filter(|of| !of.digest.is_empty());
     with_file.map(|of| (of, of.digest.clone()))
+}
+
+/// The change that a stream version made to this stream.
+fn what_changed(saved: u32, present: u32) -> &'static str {
+    match (saved, present) {
+        (1, 2) => {
+            "numbers keep their types since release 0.2, such as the float32 of a column or of a Python function, so \
+             that batches have other bytes than before"
+        }
+        _ => "this release produces other bytes or another order",
+    }
 }
 
 /// The names of the fingerprint's parts in which two configurations differ.
@@ -243,11 +276,21 @@ mod tests {
             stream_version: 1,
             python: BTreeMap::new(),
             draws: String::new(),
+            object: String::new(),
         }
     }
 
     #[test]
-    fn what_an_epoch_draws_is_saved_where_it_is_not_each_sample_once() {
+    fn dataset_object_is_saved_as_text() {
+        assert!(!state().to_json().contains("object"));
+        let with = State { object: "m:D of 5 items with the source 12ab".to_owned(), ..state() };
+        assert!(with.to_json().contains(r#""object":"m:D of 5 items with the source 12ab""#));
+        assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
+        assert!(!with.is_same_place(&state()));
+    }
+
+    #[test]
+    fn draws_are_saved_unless_each_sample_is_drawn_once() {
         assert!(!state().to_json().contains("draws"));
         let with = State { draws: "repeat web 1 / books 2.5".to_owned(), ..state() };
         assert!(with.to_json().contains(r#""draws":"repeat web 1 / books 2.5""#));
@@ -257,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sources_of_python_stages_are_saved_where_there_are_some() {
+    fn sources_of_python_stages_are_saved() {
         let plain = state().to_json();
         assert!(!plain.contains("python"), "{plain}");
         let python = BTreeMap::from([("m:f".to_owned(), "12ab".to_owned())]);
@@ -272,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn a_state_round_trips_through_one_line_of_json() {
+    fn state_round_trips_through_one_line_of_json() {
         let text = state().to_json();
         assert!(!text.contains('\n') && text.starts_with("{\"forebay\":1,"));
         assert_eq!(State::from_json(&text).unwrap(), state());
     }
 
     #[test]
-    fn the_parts_of_a_configuration_that_differ_are_named() {
+    fn differing_parts_of_a_configuration_are_named() {
         let one = "ab".repeat(32);
         let seed = format!("{}{}", "00".repeat(8), "ab".repeat(24));
         let output = format!("{}{}", "ab".repeat(24), "cd".repeat(8));

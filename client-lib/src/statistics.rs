@@ -65,7 +65,7 @@ impl WaitStatistics {
         self.waits.total() - self.start_up
     }
 
-    /// The total wait, the first batch's included.
+    /// The total wait, including the first batch's.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.waits.total()
@@ -134,7 +134,7 @@ impl DurationHistogram {
         self.quantile_among(self.count, share)
     }
 
-    /// The quantile among `all` durations, of which those that were not recorded are zero.
+    /// The quantile among `all` durations; durations that were not recorded count as zero.
     fn quantile_among(&self, all: u64, share: f64) -> Duration {
         #[expect(
             clippy::cast_possible_truncation,
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_bound_what_was_recorded() {
+    fn quantiles_bound_the_recorded_durations() {
         let mut waits = WaitStatistics::default();
         for _ in 0..90 {
             waits.record(None, 10);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_time_has_a_bucket_that_ends_above_it() {
+    fn every_duration_has_a_bucket_that_ends_above_it() {
         for nanoseconds in [0, 1, 7, 8, 1000, 1 << 40, u64::MAX] {
             let index = bucket(nanoseconds);
             assert!(upper_end(index) >= nanoseconds, "{nanoseconds}");

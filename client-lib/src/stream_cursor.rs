@@ -58,6 +58,7 @@ impl StreamCursor {
     }
 
     /// Sets the batches left in the epoch: for a copy of a cursor that does not see the answer to a seek.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
     pub(crate) fn set_batches_left(&mut self, batches_left: u64) {
         self.batches_left = batches_left;
     }
@@ -65,7 +66,7 @@ impl StreamCursor {
     /// Ends the iteration of an epoch.
     pub(crate) fn enter_next_epoch(&mut self, batches: u64) {
         let next = self.next_epoch();
-        // A rank without any batch in the epoch has not recorded it yet.
+        // A rank without a batch in the epoch still lacks this entry.
         if self.history.back() != Some(&(next, 0)) {
             self.record(next, 0);
         }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_batch_the_position_is_the_next_epochs_start() {
+    fn position_after_the_last_batch_is_the_next_epochs_start() {
         let mut cursor = StreamCursor::new(at(0, 4), 1, 2);
         cursor.advance(at(0, 8), 2);
         cursor.advance(at(0, 12), 3);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_is_bounded() {
+    fn history_is_bounded() {
         let mut cursor = StreamCursor::new(at(0, 0), 0, u64::MAX);
         for batch in 1..=5000 {
             cursor.advance(at(0, batch), 0);
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_at_another_position_moves_the_cursor() {
+    fn answer_with_another_position_moves_the_cursor() {
         let mut cursor = StreamCursor::new(at(2, 8), 5, 0);
         cursor.apply_seek(at(2, 8), 4);
         assert_eq!((cursor.lookback(0).unwrap(), cursor.batches_left()), ((at(2, 8), 5), 4));

@@ -50,8 +50,8 @@ pub(crate) use log::write_to_stderr;
 pub(crate) use private::LaunchSpec;
 pub(crate) use start::greet;
 
-/// How long closing a loader waits for its private daemon's exit: without it, a program that exits at once would lose the
-/// daemon's last log lines.
+/// The maximum time for which closing a loader waits for its private daemon's exit: without it, a program that exits at
+/// once would lose the daemon's last log lines.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The daemon's state as the supervisor knows it.
@@ -82,7 +82,7 @@ struct State {
     lost_reason: Option<String>,
     /// Why the daemon that came back does not accept the session yet.
     refusal: Option<String>,
-    /// The refusal is news to the thread.
+    /// Whether the thread still has to process the refusal.
     is_refused: bool,
     /// The descriptors from which a private daemon is restarted.
     restart_state: Vec<OwnedFd>,
@@ -97,7 +97,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// The daemon is not live any more: read without the lock before each batch.
+    /// Whether the daemon is no longer live: read without the lock before each batch.
     is_down: AtomicBool,
     restarts: AtomicU64,
     process: AtomicU32,
@@ -110,7 +110,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next daemon runs and was greeted: what an earlier one said is no news any more.
+    /// The next daemon runs and was greeted: a refusal by an earlier one is obsolete.
     fn offer(&self, connection: Arc<Connection>) {
         self.enter(|state| {
             state.exit_reason = None;
@@ -220,10 +220,10 @@ impl Supervisor {
                 state.refusal = None;
                 Lifecycle::Live
             }
-            // It died meanwhile, and the thread is at work.
+            // It died meanwhile, and the thread is replacing it.
             _ => std::mem::replace(&mut state.lifecycle, Lifecycle::Restarting),
         });
-        // The thread takes its reserve.
+        // Wakes the thread, which fills its reserve.
         let _ = self.shared.waker.ring();
     }
 
@@ -262,11 +262,11 @@ impl Supervisor {
     pub(crate) fn retry(&self, reason: String) {
         self.shared.enter(|state| {
             state.refusal = Some(reason.clone());
-            // The thread may have found this daemon's end by itself and wait with the next one: that has refused nothing.
+            // The thread may have replaced this daemon by the next one (`Ready`), which has not refused anything.
             state.is_refused =
                 matches!(state.lifecycle, Lifecycle::Reattaching | Lifecycle::Restarting);
             state.exit_reason = Some(reason);
-            // Any other state is entered by the thread, which goes on from there.
+            // In any other state the thread continues from there.
             match state.lifecycle {
                 Lifecycle::Reattaching => Lifecycle::Restarting,
                 _ => std::mem::replace(&mut state.lifecycle, Lifecycle::Restarting),
@@ -381,10 +381,10 @@ mod tests {
         (Supervisor { shared, own_process: std::process::id(), is_private: false }, wakeups)
     }
 
-    /// Else the loss of the next daemon, which has the session's memory, is taken for its refusal, and its death is not
-    /// waited for.
+    /// Otherwise the loss of the next daemon, which has the session's memory, would be taken for its refusal, and its
+    /// death would not be awaited.
     #[test]
-    fn a_refusal_is_of_the_daemon_that_refused_alone() {
+    fn refusal_applies_only_to_the_daemon_that_refused() {
         for lifecycle in [Lifecycle::Reattaching, Lifecycle::Restarting] {
             let (supervisor, _wakeups) = shared(lifecycle);
             supervisor.retry("taken".to_owned());

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_parsed_by_what_it_names() {
+    fn target_is_parsed_by_what_it_names() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("daemon.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -8,8 +8,8 @@
 //! - this crate never writes to a slot. A caller that writes through [`Tensor::pointer`] (the Python face does, for
 //!   writable arrays) must not use slices of the same tensor meanwhile.
 //!
-//! In a forked child the data segment is not mapped, so that every function that reads it checks for a fork first. What it
-//! has given before the fork, and what [`Tensor::pointer`] gives, ends a child that reads it (SIGSEGV).
+//! In a forked child the data segment is not mapped, so every function that reads it checks for a fork first.
+//! References created before the fork, and addresses from [`Tensor::pointer`], crash a child that reads them (SIGSEGV).
 
 #![allow(unsafe_code)]
 
@@ -128,13 +128,14 @@ impl<'batch> Tensor<'batch> {
         self.at(usize::try_from(entry.offset_bytes).unwrap_or(0))
     }
 
-    /// The address of the table before the rows of a ragged tensor or of one with mixes; as [`pointer`](Self::pointer).
+    /// The address of the table before the rows of a ragged tensor or of a tensor with mixes; as
+    /// [`pointer`](Self::pointer).
     pub(crate) fn table_pointer(&self) -> *mut u8 {
         self.at(usize::try_from(self.entry().table_offset_bytes).unwrap_or(0))
     }
 
-    /// How the client mixes the rows of this batch after it has finished them, in order (see
-    /// [`finish::mix_rows`](crate::finish::mix_rows)); empty for a tensor that is complete.
+    /// The mixes that the client applies to the rows of this batch after finishing them, in order (see
+    /// [`finish::mix_rows`](crate::finish::mix_rows)); empty for a complete tensor.
     ///
     /// # Errors
     /// [`Error::Protocol`] when the slot holds invalid mixes; [`Error::Forked`] in a forked child.
@@ -217,7 +218,7 @@ impl<'batch> Ragged<'batch> {
         usize::try_from(self.tensor.lease.descriptor().rows).unwrap_or(0)
     }
 
-    /// Whether there are no rows.
+    /// Whether the number of rows is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

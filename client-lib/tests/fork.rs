@@ -1,5 +1,5 @@
-//! What a fork leaves of a loader in the child. A program by itself, so that no thread of another test holds a lock at the
-//! fork.
+//! The behaviour of a loader in a forked child. A separate program, so that no thread of another test holds a lock at
+//! the fork.
 
 #[path = "support/stub.rs"]
 mod stub;
@@ -9,7 +9,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use stub::{Script, Stub};
 
-/// What the child found, as its exit status.
+/// The child's findings, as its exit status.
 fn look_around(mut loader: Loader, batch: forebay_client::Batch) -> i32 {
     if loader.next_batch().err() != Some(Error::Forked) {
         return 1;
@@ -29,7 +29,7 @@ fn look_around(mut loader: Loader, batch: forebay_client::Batch) -> i32 {
 
 #[test]
 #[allow(unsafe_code)]
-fn a_child_can_neither_take_nor_return() {
+fn child_can_neither_take_nor_return() {
     let stub = Stub::start(Script::default());
     let mut loader = Loader::attach(stub.path.as_path()).unwrap();
     let batch = loader.next_batch().unwrap().unwrap();
@@ -49,7 +49,7 @@ fn a_child_can_neither_take_nor_return() {
         count += 1;
     }
     assert_eq!(count, 6, "the parent goes on as if nothing had been");
-    // Had the child returned the slot, the daemon would have filled it again under the parent's eyes.
+    // If the child had returned the slot, the daemon would have filled it again while the parent reads it.
     let indices = batch.require("index").unwrap();
     assert_eq!(indices.as_slice::<i64>().unwrap(), [0, 1, 2, 3]);
     drop(batch);

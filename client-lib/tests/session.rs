@@ -1,5 +1,5 @@
-//! The loader against a scripted daemon: what it sends, and what it refuses. Everything that a real daemon shows is
-//! tested over real daemons, in `tests/`.
+//! The loader with a scripted daemon: the frames that it sends and refuses. The behaviour with real daemons is tested
+//! in `tests/`.
 
 #[path = "support/stub.rs"]
 mod stub;
@@ -12,12 +12,12 @@ fn attach(stub: &Stub) -> Loader {
 }
 
 #[test]
-fn only_an_epoch_that_was_left_early_costs_a_seek() {
+fn only_an_epoch_left_early_costs_a_seek() {
     let stub = Stub::start(Script::default());
     let mut loader = attach(&stub);
     loader.next_batch().unwrap().unwrap();
     loader.begin_epoch().unwrap();
-    // The second is left after its last batch and before its `None`, the third is walked to its end.
+    // The second is left after its last batch and before its `None`, the third is read to its end.
     for _ in 0..6 {
         loader.next_batch().unwrap().unwrap();
     }
@@ -53,7 +53,7 @@ fn tensors_are_read_by_name_type_and_row() {
 }
 
 #[test]
-fn a_state_of_another_stream_is_refused_with_each_difference() {
+fn state_of_another_stream_is_refused_with_each_difference() {
     let stub = Stub::start(Script::default());
     let mut loader = attach(&stub);
     let mut state = loader.state(0).unwrap();
@@ -99,7 +99,7 @@ fn descriptors_that_leave_their_slot_are_refused() {
 }
 
 #[test]
-fn a_program_that_exits_at_once_is_reported_with_its_status() {
+fn program_that_exits_at_once_is_reported_with_its_status() {
     let config = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let attach = |program: &str| Loader::builder(config.path()).program(program).attach();
     let Err(Error::DaemonLost(message)) = attach("/bin/false") else {

@@ -1,4 +1,4 @@
-//! The program's commands. They read arguments, start engine and servers, and print; the work is in the crates.
+//! The program's commands. They parse arguments, start the engine and servers, and print; the crates do the work.
 
 mod bench;
 mod bench_profile;
@@ -14,6 +14,7 @@ mod index;
 mod init;
 mod launch;
 mod logging;
+mod lost_spawner;
 mod notify;
 mod opening_watch;
 mod private;
@@ -94,11 +95,11 @@ enum Command {
     Guarded(run::GuardedArguments),
 }
 
-/// What a shell reports of a program that a closed pipe has ended: 128 and the number of SIGPIPE.
+/// The exit status that a shell reports after SIGPIPE: 128 plus the signal's number.
 const CLOSED_PIPE: u8 = 141;
 
-/// Runs the program: the exit status is 0, 1 after an error, 2 for wrong arguments, 141 where the reader of the output
-/// closed it early, or the command's own under `run`.
+/// Runs the program. The exit status is 0, 1 after an error, 2 for invalid arguments, 141 if the reader of the output
+/// closed it early, or under `run` the command's.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -132,7 +133,7 @@ pub fn main() -> ExitCode {
         if error.is::<OutputClosed>() {
             return ExitCode::from(CLOSED_PIPE);
         }
-        // The standard error may be closed as well.
+        // The standard error may be closed, too.
         let _ = writeln!(std::io::stderr(), "forebay: {}", whole_reason(&error));
         ExitCode::FAILURE
     })

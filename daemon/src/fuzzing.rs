@@ -1,22 +1,22 @@
-//! What fuzzers run: one function for each parser of this crate that sees bytes of a file or a configuration.
+//! Entry points for fuzzers: one function for each parser of this crate that reads untrusted bytes.
 //!
-//! No part of the program. `fuzz/` calls these with a fuzzer's bytes, the tests with the files of `fuzz/corpus`. A
-//! function here may end in any way but a panic; what it checks beside that, it asserts.
+//! Not part of the program. `fuzz/` calls these functions with a fuzzer's bytes, the tests with the files of
+//! `fuzz/corpus`. A function here may return in any way but must not panic; it asserts further properties.
 
 use forebay_protocol::fuzzing::Target;
 use std::path::Path;
 
+pub use forebay_cache::cache_entry;
 use forebay_config::Config;
-pub use forebay_jpeg_index::fuzz_records as jpeg_index;
-pub use forebay_pipeline::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
-pub use forebay_source::dataset::fuzzing::{
-    arrow_table, coco, dali_index, index, json_key, manifest, manifest_index, npy, npz,
-    parquet_table, records, tar, tar_index, tfrecord, token_file, token_index,
+pub use forebay_formats::fuzzing::{
+    arrow_table, coco, dali_index, index, json_key, litdata_nested, manifest, manifest_index, npy,
+    npz, parquet_table, records, tar, tar_index, tfrecord, token_file, token_index,
 };
-pub use forebay_source::storage::cache_entry;
+pub use forebay_jpeg_index::fuzz_records as jpeg_index;
+pub use forebay_media::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
 
-/// Every target's name, which is that of its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 28] = [
+/// The name of each target, which is also its folder in `fuzz/corpus`.
+pub const TARGETS: [(&str, Target); 29] = [
     ("arrow_table", arrow_table),
     ("bmp", bmp),
     ("cache_entry", cache_entry),
@@ -30,6 +30,7 @@ pub const TARGETS: [(&str, Target); 28] = [
     ("jpeg_index", jpeg_index),
     ("jpeg_markers", jpeg_markers),
     ("json_key", json_key),
+    ("litdata_nested", litdata_nested),
     ("manifest", manifest),
     ("manifest_index", manifest_index),
     ("npy", npy),
@@ -47,10 +48,10 @@ pub const TARGETS: [(&str, Target); 28] = [
     ("webp", webp),
 ];
 
-/// A configuration's text; what resolves must print itself, and that must resolve to the same.
+/// A configuration's text: if it resolves, its printed form must resolve to the same.
 ///
 /// # Panics
-/// When it does not.
+/// The printed form does not resolve, or resolves to something else.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -65,6 +66,6 @@ pub fn config(bytes: &[u8]) {
 }
 
 #[test]
-fn no_file_of_the_corpus_makes_a_parser_panic() {
+fn parsers_do_not_panic_on_the_corpus() {
     forebay_protocol::fuzzing::replay_corpus(&TARGETS);
 }

@@ -1,7 +1,7 @@
-//! The `forebay` program's commands. The parts that they start are crates of their own, in `crates/`.
+//! The commands of the `forebay` program. The crates in `crates/` implement the parts that the commands start.
 
 #![deny(unsafe_code)]
-// It panics on a closed pipe: see `forebay_inspect::output`.
+// `println!` panics on a closed pipe: see `forebay_inspect::output`.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod cli;

@@ -85,13 +85,13 @@ impl AlignedMapping {
     }
 
     pub(crate) fn exclude_from_fork(&self) -> io::Result<()> {
-        // SAFETY: this value's own mapping; the advice affects forked children only.
+        // SAFETY: this value owns the mapping; the advice affects forked children only.
         Ok(unsafe { madvise(self.base, self.bytes, MmapAdvise::MADV_DONTFORK) }?)
     }
 
     /// Collapses one block into a huge page (`MADV_COLLAPSE`).
     pub(crate) fn collapse(&self, block: usize) -> Result<(), Errno> {
-        // SAFETY: the block is inside the mapping; its content stays as it is.
+        // SAFETY: the block is inside the mapping; its content does not change.
         let status = unsafe {
             let start = self.base.byte_add(block * HUGE_PAGE_BYTES);
             nix::libc::madvise(start.as_ptr(), HUGE_PAGE_BYTES, COLLAPSE)
@@ -102,7 +102,7 @@ impl AlignedMapping {
 
 impl Drop for AlignedMapping {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; every user of its bytes borrows from this value.
+        // SAFETY: created in `new`; every user of its bytes borrows from this value.
         let _ = unsafe { munmap(self.base, self.bytes) };
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_mapping_and_its_reservation_are_gone() {
+    fn dropped_mapping_and_its_reservation_are_unmapped() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(3 * HUGE_PAGE_BYTES as u64).unwrap();
         let count = || std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -128,7 +128,8 @@ mod tests {
         for _ in 0..10_000 {
             drop(AlignedMapping::new(file.as_fd(), 3 * HUGE_PAGE_BYTES, Access::ReadOnly).unwrap());
         }
-        // The rests alone would be 20 GB. Other tests run beside this one, and each of their threads reserves 128 MB.
+        // If the rests of the reservations stayed mapped, they would be 20 GB. Other tests run at the same time, and
+        // each of their threads reserves 128 MB.
         assert!(pages(count()) < before + 5_000 * 512);
     }
 }

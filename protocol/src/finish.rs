@@ -1,10 +1,9 @@
-//! What the daemon leaves to the client's GPU: a tensor of images lies in its slot as decoded, bytes in
-//! height × width × channels, and a [`Finish`] describes the tensor that the client makes of it.
+//! The conversion that the daemon leaves to the client's GPU: a slot has the images as decoded, bytes in height × width
+//! × channels, and a [`Finish`] describes the tensor that the client makes of them.
 //!
 //! The parameters are sent as exact bits, and both sides compute the table of values from them with the same code
-//! ([`crate::pixel_values`]), so the client's result is bit-identical to what the daemon writes with `on = "cpu"`. Which
-//! device finishes a tensor is up to the client. `TensorSpec::finish_sides`
-//! checks that a `Finish` fits its tensor.
+//! ([`crate::pixel_values`]), so the client's result is bit-identical to the daemon's with `on = "cpu"`. The client
+//! chooses the device. `TensorSpec::finish_sides` checks that a `Finish` fits its tensor.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,18 +13,18 @@ use crate::pixel_values::{Normalization, PixelValues};
 /// The maximum number of channels of an image.
 pub const MAX_CHANNELS: u64 = 4;
 
-/// The finished tensor, and the values that its elements are computed with.
+/// The finished tensor, and the parameters of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Finish {
-    /// The type of the finished elements: uint8 (another layout only), float16, bfloat16 or float32.
+    /// The type of the finished elements: uint8 (only the layout changes), float16, bfloat16 or float32.
     pub dtype: DType,
-    /// The shape of one finished row, as it lies in memory, without the batch's own dimension.
+    /// The shape of one finished row in memory, without the batch dimension.
     pub row_shape: Vec<u64>,
-    /// Whether finished rows lie as height × width × channels, like those in the slot, else channels × height × width.
+    /// Whether finished rows are height × width × channels, as in the slot, or channels × height × width.
     pub channels_last: bool,
     /// One entry per channel. Empty: a float is value / 255.
     pub normalization: Vec<ChannelNormalization>,
-    /// How many [`Mix`](crate::mix::Mix)es are done to each batch, after the conversion; at most
+    /// The number of [`Mix`](crate::mix::Mix)es per batch, applied after the conversion; at most
     /// [`MAX_MIXES`](crate::mix::MAX_MIXES).
     pub mixes: u32,
 }
@@ -39,7 +38,7 @@ pub struct ChannelNormalization {
     pub std_bits: u64,
 }
 
-/// The sides of the images that a [`Finish`] is for.
+/// The sides of the images for a [`Finish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FinishSides {
     /// Height × width; at least 1.
@@ -75,7 +74,7 @@ impl Finish {
         }
     }
 
-    /// The value of each byte, computed by the code that the daemon writes rows with. `None` for an unsupported type.
+    /// The value of each byte, computed by the same code as the daemon's rows. `None` for an unsupported type.
     #[must_use]
     pub fn values(&self, channels: u8) -> Option<PixelValues> {
         let of = |bits: fn(&ChannelNormalization) -> u64| {

@@ -5,7 +5,7 @@
 //!   Hello (+ pidfd)            ──►
 //!                              ◄──  Welcome | Fault
 //!   [Start]  private loader    ──►        (configuration; before any Attach)
-//!                              ◄──  [Kept] (+ plan, page of work, index)
+//!                              ◄──  [Kept] (+ plan, work page, index)
 //!   Attach                     ──►
 //!                              ◄──  Attached (+ data, publish, return) | Fault
 //!   Seek                       ──►
@@ -15,11 +15,11 @@
 //!   Goodbye                    ──►        (the session ends; its slots are free)
 //! ```
 //!
-//! A client that cannot receive descriptors sends `AttachNamed` instead of `Attach`, and the answer `AttachedNamed` carries
-//! the names of the segments ([`crate::segment::named`]).
+//! A client that cannot receive descriptors sends `AttachNamed` instead of `Attach`, and the response `AttachedNamed`
+//! has the names of the segments ([`crate::segment::named`]).
 //!
-//! Monitoring ([`crate::observing`]) needs no session. The handshakes with a daemon that replaces a dead one, and what
-//! each version changed, are in docs/protocol.md.
+//! Monitoring ([`crate::observing`]) needs no session. docs/protocol.md describes the handshakes with a daemon that
+//! replaces a dead one, and the changes of each version.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ use crate::ids::Position;
 use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
-/// The version of frames and rings that this crate speaks.
+/// The version of frames and rings that this crate implements.
 pub const PROTOCOL_VERSION: u32 = 6;
 /// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
@@ -45,7 +45,7 @@ pub enum ClientFrame {
         /// The client's release, for messages.
         release: String,
     },
-    /// Configures a private loader's daemon.
+    /// Configures a private loader's daemon. May carry the sealed memory of a Dataset object.
     Start(Start),
     /// Asks for a session.
     Attach(Attach),
@@ -70,7 +70,7 @@ pub enum ClientFrame {
     Steps,
     /// Controls a replay.
     Replay(ReplayRequest),
-    /// Requests a recording; the answer comes when it is complete.
+    /// Requests a recording; the response is sent when it is complete.
     Record(Recording),
     /// As `Attach`, for a client that cannot receive descriptors: the segments get names.
     AttachNamed(Attach),
@@ -78,17 +78,17 @@ pub enum ClientFrame {
     Names(NamesRequest),
 }
 
-/// The parameters of [`ClientFrame::Names`]. The answer has as many names as a frame holds, from the first one on, so the
-/// daemon needs no memory for it; the client asks for the rest.
+/// The parameters of [`ClientFrame::Names`]. The response has as many names as fit in a frame, starting with the first,
+/// so the daemon needs no memory for it; the client requests the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamesRequest {
-    /// Counted by the client; the answer has it again.
+    /// Counted by the client and repeated in the response.
     pub request: u64,
-    /// What is to be named.
+    /// The kind of names.
     pub of: NamesOf,
 }
 
-/// What a client asks the names of.
+/// The kind of names that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamesOf {
     /// The classes in label order, from this label on.
@@ -100,6 +100,11 @@ pub enum NamesOf {
     Files {
         /// Ids, as in the field `index`.
         samples: Vec<u64>,
+    },
+    /// The labels of the samples by id, from this sample on.
+    Labels {
+        /// At most the number of samples.
+        from: u64,
     },
 }
 
@@ -121,22 +126,22 @@ pub struct Restart {
 pub struct Reattach {
     /// The session, starting after the last batch that the client took from the previous daemon's ring.
     pub attach: Attach,
-    /// The client's last seek; batches are made under it.
+    /// The serial of the client's last seek, which applies to the next batches.
     pub serial: u64,
-    /// The slots that the client holds. Each stands once.
+    /// The slots that the client holds, each once.
     pub leased: Vec<Leased>,
 }
 
-/// A slot that a client holds from a former life of its daemon.
+/// A slot that a client holds from a previous daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leased {
     /// Below the ring's slots.
     pub slot: u16,
-    /// As its descriptor gave it.
+    /// As in its descriptor.
     pub generation: u64,
 }
 
-/// Who restarts a daemon after its death.
+/// How a daemon is restarted after its death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestartPolicy {
     /// The client that owns this private daemon.
@@ -154,7 +159,7 @@ pub struct Start {
     pub config: ConfigSource,
     /// Keys and values that override it: a dotted key and JSON text.
     pub overrides: Vec<(String, String)>,
-    /// How many ranks of the job run on this host; the daemon takes this share of the cores.
+    /// The number of the job's ranks on this host; the daemon takes this share of the cores.
     pub local_world_size: u32,
     /// This rank's number on this host.
     pub local_rank: u32,
@@ -218,8 +223,8 @@ pub enum DaemonFrame {
     Fault(Fault),
     /// The daemon exits normally.
     Goodbye,
-    /// The restart state that a private loader keeps; carries the resolved plan, the page of the samples under work and, for
-    /// a dataset that has one, the index.
+    /// The restart state that a private loader keeps; carries the resolved plan, the page of samples under work and,
+    /// for some datasets, the index or the Dataset object.
     Kept,
     /// Answers `Steps` and `Replay`.
     Steps(Vec<SessionSteps>),
@@ -236,9 +241,10 @@ pub enum DaemonFrame {
     Names {
         /// The request's number.
         request: u64,
-        /// The number of all classes, or of the samples in the request.
+        /// The number of all classes, of the requested samples, or of all samples.
         total: u64,
-        /// The names, in order: UTF-8 of classes, a path's bytes of files. At least one unless none is left.
+        /// The names, in order: UTF-8 for classes, a path's bytes for files. At least one unless none are left. For labels
+        /// one element: as many as fit, each an int64, little endian; or, with a `total` of 0, why the index has none.
         names: Vec<Vec<u8>>,
     },
 }
@@ -264,13 +270,13 @@ pub struct Attached {
     pub publish_bytes: u64,
     /// The size of the return segment.
     pub return_bytes: u64,
-    /// The first position: the requested one, or the next epoch's start when no batch of its epoch is left.
+    /// The first position: the requested one, or the next epoch's start if no batch of its epoch is left.
     pub start: Positioned,
-    /// This rank's batches of a full epoch.
+    /// The number of this rank's batches in a full epoch.
     pub batches_per_epoch: u64,
-    /// The samples of an epoch over all ranks, with those that `batch.last` leaves out.
+    /// The number of samples in an epoch over all ranks, including samples that `batch.last` drops.
     pub samples_per_epoch: u64,
-    /// `None`: endless.
+    /// `None`: unlimited.
     pub epochs: Option<u64>,
     /// BLAKE3 of the dataset's sample table.
     pub dataset_fingerprint: [u8; 32],
@@ -278,11 +284,11 @@ pub struct Attached {
     pub config_fingerprint: [u8; 32],
     /// Raised whenever order, draws or pixels change for the same input.
     pub stream_version: u32,
-    /// Who restarts this daemon after its death.
+    /// The restart policy after this daemon's death.
     pub restart_policy: RestartPolicy,
-    /// What the ranks of a job must share; the client adds the world size.
+    /// The values that a job's ranks must share; the client adds the world size.
     pub identity: Identity,
-    /// What the functions of Python stages are made of, for saved states.
+    /// The sources of the functions of Python stages, for saved states.
     pub python_sources: Vec<PythonSource>,
 }
 
@@ -295,7 +301,7 @@ pub struct PythonSource {
     pub target: String,
     /// The module's file.
     pub file: String,
-    /// Of the file's bytes; empty where the module has no file.
+    /// The digest of the file's bytes; empty if the module has no file.
     pub digest: String,
 }
 
@@ -310,7 +316,7 @@ pub struct Positioned {
     pub batches_left: u64,
 }
 
-/// The kind of an error; it decides the client's exception.
+/// The kind of an error; it determines the client's exception.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultKind {
     /// Daemon and client have different protocol versions.
@@ -331,7 +337,7 @@ pub enum FaultKind {
     Memory,
     /// An internal error of the daemon.
     Internal,
-    /// The user's own function raised an exception, or cannot be called.
+    /// The user's function raised an exception, or cannot be called.
     Stage,
 }
 

@@ -27,7 +27,7 @@ pub const TARGETS: [(&str, Target); 4] = [
 /// A control frame of either side. Bytes that decode must encode to the same bytes.
 ///
 /// # Panics
-/// When they do not.
+/// The bytes decode and do not encode to the same bytes.
 pub fn frames(bytes: &[u8]) {
     if let Ok(frame) = decode::<ClientFrame>(bytes) {
         assert_eq!(encode(&frame).as_deref(), Ok(bytes), "{frame:?}");
@@ -60,7 +60,7 @@ pub fn publish_ring(bytes: &[u8]) {
 /// A return segment that changes arbitrarily while a daemon reads it; each step of the fuzzer's bytes is one write.
 ///
 /// # Panics
-/// When the number of slots changes.
+/// The number of slots changes.
 pub fn return_ring(bytes: &[u8]) {
     const SLOTS: u16 = 4;
     let words = std::sync::Arc::new(HeapWords::new(return_words(SLOTS)));
@@ -109,7 +109,7 @@ fn number(bytes: &[u8]) -> u64 {
 /// Replays the seed corpus and the fuzzers' findings.
 ///
 /// # Panics
-/// When a target panics, or has no corpus.
+/// A target panics, or has no corpus.
 pub fn replay_corpus(targets: &[(&str, Target)]) {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, target) in targets {
@@ -126,6 +126,6 @@ pub fn replay_corpus(targets: &[(&str, Target)]) {
 }
 
 #[test]
-fn no_file_of_the_corpus_makes_a_parser_panic() {
+fn parsers_do_not_panic_on_the_corpus() {
     replay_corpus(&TARGETS);
 }

@@ -1,9 +1,9 @@
-//! Huge pages for a segment: requested from the kernel while the segment is allocated, best effort. What the kernel
-//! refuses is allocated in small pages.
+//! Huge pages for a segment: requested from the kernel during allocation, best effort. What the kernel refuses is
+//! allocated in small pages.
 //!
 //! On most machines shared memory gets no huge pages by default (`shmem_enabled` is `never`), but since Linux 6.1 a
-//! process can collapse a block of its own memory into one (`MADV_COLLAPSE`). The page tables hold it as one entry only
-//! where address and file offset are aligned alike, so the mappings are aligned ([`crate::aligned_mapping`]).
+//! process can collapse a block of its memory into one (`MADV_COLLAPSE`). The page tables have a single entry for it
+//! only if address and file offset have the same alignment, so the mappings are aligned ([`crate::aligned_mapping`]).
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use crate::aligned_mapping::{Access, AlignedMapping, HUGE_PAGE_BYTES};
 const MAX_DURATION: Duration = Duration::from_millis(100);
 const MAX_REFUSALS: u32 = 8;
 
-/// How much of a segment lies in huge pages.
+/// The part of a segment in huge pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HugePages {
-    /// Bytes that lie in huge pages.
+    /// The number of bytes in huge pages.
     pub bytes: u64,
-    /// Bytes that could: the whole blocks of a huge page's size.
+    /// The number of bytes that could be: whole blocks of a huge page's size.
     pub possible_bytes: u64,
-    /// Why not all of them do.
+    /// The reason if not all of them are.
     pub refusal: Option<Refusal>,
 }
 

@@ -1,27 +1,30 @@
-//! A stream's identity: what the ranks of a job must share, as short text by key.
+//! A stream's identity: the values that the ranks of a job must share, as short text by key.
 //!
 //! The daemon states it in `Attached`, and `forebay check` prints it; the client adds the world size. Its text,
-//! `samples=1000,dataset=0f…,order.seed=7,…`, is compared between ranks and with what a launcher expects.
+//! `samples=1000,dataset=0f…,order.seed=7,…`, is compared between ranks and with a launcher's expectation.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The key of what an epoch draws, where that is not each sample of one dataset once.
+/// The key of an epoch's draws, unless an epoch has each sample of one dataset once.
 pub const DRAWS_OF_AN_EPOCH: &str = "draws";
 
-/// The keys and values, in the order in which messages name them.
+/// The key of a trainer's Dataset object: its class, length and source.
+pub const DATASET_OBJECT: &str = "object";
+
+/// The keys and values, in the order of messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity(Vec<(String, String)>);
 
-/// Why a text is no identity.
+/// The reason why a text is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not of the form KEY=VALUE")]
 pub struct IdentityError(String);
 
 impl Identity {
-    /// With one more entry. Neither text may hold `,` or `=`; they are replaced.
+    /// Adds an entry. `,` and `=` are replaced in both texts.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl fmt::Display) -> Self {
         let plain = |text: &str| text.replace([',', '='], "_");
@@ -70,7 +73,7 @@ mod tests {
     use super::Identity;
 
     #[test]
-    fn an_identity_survives_its_text() {
+    fn identity_round_trips_through_text() {
         let identity = Identity::default().with("samples", 1000).with("batch.last", "a=b,c");
         assert_eq!(identity.to_string(), "samples=1000,batch.last=a_b_c");
         assert_eq!(identity.to_string().parse::<Identity>().unwrap(), identity);

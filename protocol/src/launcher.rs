@@ -1,11 +1,11 @@
 //! Rank and world size of this process, as launchers state them in environment variables.
 //!
-//! One table for client and daemon: the client takes its rank from it, the daemon its share of the host's cores. Several
-//! launchers may be visible at once, such as torchrun under srun; the table's order is their precedence, from the one
-//! nearest to the process outward. Choosing between them is the client's task (`forebay_client::rank`).
+//! One table for client and daemon: the client takes its rank from it, the daemon its share of the host's cores.
+//! Several launchers may be visible at once, such as torchrun under srun; the table's order is their precedence, from
+//! the one nearest to the process outward. The client chooses between them (`forebay_client::rank`).
 //!
-//! A variable that looks like a rank but gives no world size is not a source: [`find_suspect`] names it, so that a process
-//! of an unknown launcher is not taken for rank 0 of 1.
+//! A variable that looks like a rank but has no world size is not a source: [`find_suspect`] names it, so that a
+//! process of an unknown launcher is not treated as rank 0 of 1.
 
 mod environment;
 mod nodes;
@@ -15,21 +15,21 @@ use self::environment::below;
 pub use self::environment::{Environment, LauncherError, RankOf};
 pub use self::suspects::{Suspect, find_suspect};
 
-/// Where a rank and the number of ranks come from.
+/// The source of a rank and of the number of ranks.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// Two variables. Of one alone the rule is [`Half`].
+    /// Two variables. [`Half`] applies if only one is set.
     Variables(&'static str, &'static str, Half),
-    /// A rule of the launcher's own, and the variables that it reads.
+    /// A launcher-specific rule, and the variables that it reads.
     Rule(fn(&Environment) -> Result<Option<RankOf>, LauncherError>, &'static [&'static str]),
 }
 
-/// What one variable without the other means.
+/// The meaning of one variable without the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Half {
     /// An error.
     Refused,
-    /// No source; a rank without a size is a suspect then.
+    /// Not a source; a rank without a size is then a suspect.
     Ignored,
 }
 
@@ -59,11 +59,11 @@ impl Source {
     }
 }
 
-/// The launchers by precedence, each under the name that messages and `rank_source` use.
+/// The launchers by precedence, each with the name used in messages and `rank_source`.
 const GLOBAL: &[(&str, Source)] = &[
     // torchrun, Accelerate, DeepSpeed, Ray Train, Kubeflow's PyTorchJob, and by hand.
     ("RANK and WORLD_SIZE", Source::Variables("RANK", "WORLD_SIZE", Half::Refused)),
-    // Horovod's own launcher.
+    // Horovod's launcher.
     ("HOROVOD_RANK and HOROVOD_SIZE", plain("HOROVOD_RANK", "HOROVOD_SIZE")),
     // Open MPI, also as SageMaker's and Kubeflow's MPI jobs start it.
     (
@@ -113,10 +113,10 @@ const fn plain(rank: &'static str, size: &'static str) -> Source {
     Source::Variables(rank, size, Half::Ignored)
 }
 
-/// What the environment states: each launcher's rank and world size by precedence, with the launcher's variables.
+/// Each launcher's rank and world size by precedence, with the launcher's variables.
 ///
 /// # Errors
-/// A value that cannot be read, of a launcher that precedes all readable ones.
+/// An invalid value of a launcher that precedes all valid ones.
 pub fn find_ranks(environment: &Environment) -> Result<Vec<(&'static str, RankOf)>, LauncherError> {
     let mut found = Vec::new();
     for (label, source) in GLOBAL {
@@ -134,7 +134,7 @@ pub fn find_ranks(environment: &Environment) -> Result<Vec<(&'static str, RankOf
 /// The rank on this host and the number of ranks on this host; 0 of 1 without a source.
 ///
 /// # Errors
-/// A value that cannot be read.
+/// An invalid value.
 pub fn find_local_rank(environment: &Environment) -> Result<RankOf, LauncherError> {
     for source in LOCAL {
         if let Some(pair) = source.find(environment)? {
@@ -144,7 +144,7 @@ pub fn find_local_rank(environment: &Environment) -> Result<RankOf, LauncherErro
     Ok((0, 1))
 }
 
-/// All variables that have a meaning here, for programs that start others without a launcher.
+/// All variables that this module reads, for programs that start others without a launcher.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let global = GLOBAL.iter().flat_map(|(_, source)| source.names());
     global.chain(LOCAL.iter().flat_map(|source| source.names())).chain(suspects::variables())

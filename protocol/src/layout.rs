@@ -4,7 +4,7 @@ use crate::tensor::{
     Extent, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorSpec,
 };
 
-/// Why a schema has no layout.
+/// The reason why a schema has no layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -21,7 +21,7 @@ pub enum LayoutError {
         /// Its dimensions, the batch's included.
         rank: usize,
     },
-    /// Ragged rows whose first dimension their length does not tell.
+    /// The first dimension of a ragged row cannot be derived from its length.
     #[error("tensor `{name}` is ragged and one of its other dimensions is 0 or too large")]
     RaggedShape {
         /// The tensor.
@@ -38,7 +38,7 @@ pub enum LayoutError {
         /// What does not fit.
         reason: String,
     },
-    /// The size is beyond what a machine can address.
+    /// The size exceeds a machine's address space.
     #[error("tensor `{0}` is larger than this machine can address")]
     TooLarge(String),
 }
@@ -50,8 +50,8 @@ pub struct TensorPlace {
     pub offset_bytes: u64,
     /// From one row to the next.
     pub row_pitch_bytes: u64,
-    /// From the slot's start to the table before the rows: a ragged tensor's offsets and lengths, or the mixes of one that
-    /// the client finishes; 0 where there is none.
+    /// From the slot's start to the table before the rows: a ragged tensor's offsets and lengths, or the mixes of a
+    /// tensor that the client finishes; 0 without a table.
     pub table_offset_bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl SlotLayout {
     /// The layout of a schema for batches of up to `rows` samples.
     ///
     /// # Errors
-    /// When the schema exceeds a limit of [`crate::tensor`].
+    /// The schema exceeds a limit of [`crate::tensor`].
     pub fn new(tensors: &[TensorSpec], rows: u32) -> Result<Self, LayoutError> {
         if tensors.len() > MAX_TENSORS {
             return Err(LayoutError::TooManyTensors(tensors.len()));
@@ -86,7 +86,7 @@ impl SlotLayout {
             if rank > MAX_RANK {
                 return Err(LayoutError::TooManyDimensions { name: name.clone(), rank });
             }
-            // The length of a row must tell its first dimension.
+            // The first dimension of a row must be derivable from its length.
             if is_ragged && tensor.row_elements().is_none_or(|elements| elements == 0) {
                 return Err(LayoutError::RaggedShape { name: name.clone() });
             }
@@ -153,7 +153,7 @@ mod tests {
     use crate::tensor::DType;
 
     #[test]
-    fn tensors_lie_aligned_and_apart() {
+    fn tensors_are_aligned_and_do_not_overlap() {
         let image = TensorSpec::dense("image", DType::U8, &[3, 5, 7]);
         let text = TensorSpec {
             extent: Extent::Ragged { max_row_bytes: 100, compact: false },
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_lie_before_the_rows() {
+    fn mixes_precede_the_rows() {
         let image = |mixes| {
             let finish = Finish { mixes, ..Finish::new(DType::F32, [2, 2, 3], false, None) };
             TensorSpec {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_refused() {
+    fn schemas_beyond_the_limits_are_refused() {
         let many: Vec<_> =
             (0..65).map(|i| TensorSpec::dense(format!("t{i}"), DType::U8, &[])).collect();
         assert_eq!(SlotLayout::new(&many, 1), Err(LayoutError::TooManyTensors(65)));

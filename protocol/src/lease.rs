@@ -122,11 +122,11 @@ impl SlotTable {
         }
     }
 
-    /// A table of `slots` slots, of which the client holds some from a previous daemon. Their generations continue, so a
-    /// return is valid for its own lease only.
+    /// A table of `slots` slots, some of which the client holds from a previous daemon. Their generations continue, so
+    /// a return is valid only for its lease.
     ///
     /// # Errors
-    /// When a claimed slot does not exist, is listed twice, or has a generation out of range.
+    /// A claimed slot does not exist, is listed twice, or has a generation out of range.
     pub fn with_held(slots: u16, held: &[Leased]) -> Result<Self, HeldViolation> {
         let mut table = Self::new(slots);
         for &Leased { slot, generation } in held {
@@ -160,7 +160,7 @@ impl SlotTable {
         Some((index, slot.generation))
     }
 
-    /// The slot is complete and goes to the client.
+    /// The slot is complete and is passed to the client.
     ///
     /// # Panics
     /// When the slot is not being filled: an internal error of the daemon.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_slot_is_not_filled_and_is_shown_under_a_new_generation() {
+    fn kept_slot_is_not_filled_and_is_republished_with_a_new_generation() {
         let mut table = SlotTable::new(2);
         let (slot, generation) = table.begin_fill().unwrap();
         table.publish(slot);
@@ -292,7 +292,7 @@ mod tests {
     proptest! {
         /// For any words of a client, each slot is in one state and the free list holds exactly the free slots.
         #[test]
-        fn any_words_leave_the_table_consistent(words in prop::collection::vec(any::<u64>(), 0..200), slots in 1u16..9) {
+        fn table_is_consistent_after_any_words(words in prop::collection::vec(any::<u64>(), 0..200), slots in 1u16..9) {
             let mut table = SlotTable::new(slots);
             for word in words {
                 if word % 13 == 0 {

@@ -2,11 +2,12 @@
 //!
 //! - [`frames`] and [`wire`]: the control frames and their bytes; [`socket`] carries them with descriptors.
 //! - [`tensor`] and [`layout`]: the tensors of a batch and their offsets in a slot.
-//! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's GPU;
-//!   [`mix`]: how it mixes the rows of a batch.
-//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that processes
-//!   exchange; [`window`]: memory that a process shares with one that it does not trust.
-//! - [`launcher`]: what launchers state about a process's rank; [`identity`]: what the ranks of a job must share.
+//! - [`pixel_values`]: the output values of an image's bytes; [`finish`]: the conversion that is left to the client's
+//!   GPU; [`mix`]: the mixing of a batch's rows.
+//! - [`segment`]: sealed shared memory; [`slots`]: the rows of the data segment; [`sealed`]: immutable bytes that
+//!   processes exchange; [`window`]: memory that a process shares with an untrusted one.
+//! - [`launcher`]: the rank that launchers state for a process; [`identity`]: the values that the ranks of a job must
+//!   share.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: the state of each slot, on the daemon's heap.
 //!
 //! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the

@@ -36,7 +36,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 
 /// When the count is seen, the published entry and the slot's bytes are complete.
 #[test]
-fn loom_a_seen_batch_is_whole() {
+fn loom_visible_batch_is_complete() {
     model(|| {
         let words = Arc::new(HeapWords::new(publish_words(2, 0)));
         let data = Arc::new(AtomicU64::new(0));
@@ -61,7 +61,7 @@ fn loom_a_seen_batch_is_whole() {
 /// When the count is seen, the returned word is complete, without a fence on the daemon's side; and an entry is
 /// overwritten only after the client has read it.
 #[test]
-fn loom_a_seen_return_is_whole() {
+fn loom_visible_return_is_complete() {
     model(|| {
         let publish = Arc::new(HeapWords::new(publish_words(1, 0)));
         let back = Arc::new(HeapWords::new(return_words(1)));

@@ -26,11 +26,11 @@ impl MappedFile {
 
 /// Maps a whole file read-only. It stays open for [`MappedFile::file`].
 ///
-/// Use it only for files that are replaced with a rename: when a mapped file is truncated in place, access to the lost
+/// Use it only for files that are replaced with a rename: if a mapped file is truncated in place, access to the lost
 /// pages raises SIGBUS.
 ///
 /// # Errors
-/// Those of `mmap`: an empty file, not a regular file, no memory for the mapping.
+/// The errors of `mmap`: an empty file, not a regular file, no memory for the mapping.
 pub fn map_file_read_only(file: File) -> io::Result<MappedFile> {
     // SAFETY: the mapping is private to this wrapper, read-only, and as long as the file is now. `Mmap` keeps the
     // address range mapped until it is dropped, and slices borrow it. The file's bytes must not change while they are
@@ -53,7 +53,7 @@ mod tests {
     use super::map_file_read_only;
 
     #[test]
-    fn a_mapping_shows_the_files_bytes_after_the_file_is_replaced() {
+    fn mapping_keeps_the_bytes_after_the_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let [path, next] = ["file", "next"].map(|name| folder.path().join(name));
         std::fs::write(&path, b"first contents").unwrap();

@@ -1,14 +1,15 @@
-//! What a batch operation leaves to the client's GPU with a tensor that has a [`Finish`](crate::finish::Finish): how the
-//! finished rows are mixed in pairs, row `i` of `n` with row `n - 1 - i`; the middle row of an odd number stays.
+//! Mixing of rows that a batch operation leaves to the client's GPU, for a tensor with a
+//! [`Finish`](crate::finish::Finish): the finished rows are mixed in pairs, row `i` of `n` with row `n - 1 - i`; the
+//! middle row of an odd number is unchanged.
 //!
-//! The mixes of a batch lie in its slot before the tensor's rows, [`MIX_WORDS`] words each, and are done in order. The
-//! daemon draws; which device mixes is up to the client.
+//! The mixes of a batch precede the tensor's rows in its slot, [`MIX_WORDS`] words each, and are applied in order. The
+//! daemon draws them; the client chooses the device.
 
 use std::ops::Range;
 
 /// The maximum number of mixes of a tensor.
 pub const MAX_MIXES: u32 = 64;
-/// The words of a mix in a slot.
+/// The number of words of a mix in a slot.
 pub const MIX_WORDS: usize = 4;
 
 const SUM: u64 = 1;
@@ -17,7 +18,7 @@ const PART: u64 = 2;
 /// One mix of a batch's rows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mix {
-    /// Rows stay.
+    /// Rows are unchanged.
     Nothing,
     /// Each element becomes `share` × itself + (1 − `share`) × the partner's, each step rounded to float32, and the sum
     /// then to the tensor's type, to nearest, ties to even.
@@ -25,11 +26,11 @@ pub enum Mix {
         /// The share of the row itself.
         share: f32,
     },
-    /// A rectangle is the partner's.
+    /// A rectangle is replaced by the partner's.
     Part {
-        /// Its pixels along the width.
+        /// The range of its pixels along the width.
         columns: Range<u32>,
-        /// Its pixels along the height.
+        /// The range of its pixels along the height.
         rows: Range<u32>,
     },
 }
@@ -48,7 +49,7 @@ impl Mix {
         }
     }
 
-    /// The mix of these words; `None` for words that no daemon writes.
+    /// Decodes a mix; `None` for words that no daemon writes.
     #[must_use]
     pub fn of_words(words: [u64; MIX_WORDS]) -> Option<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_pinned_and_read_back() {
+    fn words_are_pinned_and_round_trip() {
         for (mix, words) in [
             (Mix::Nothing, [0; 4]),
             (Mix::Sum { share: 0.75 }, [0x3f40_0000_0000_0001, 0, 0, 0]),

@@ -30,7 +30,7 @@ pub struct SessionSteps {
     pub batches_left: u64,
     /// This rank's batches of a full epoch.
     pub batches_per_epoch: u64,
-    /// `None`: endless.
+    /// `None`: unlimited.
     pub epochs: Option<u64>,
     /// The slots of the ring.
     pub slots: u16,
@@ -68,7 +68,7 @@ pub enum ReplayRequest {
         /// The session.
         session: u64,
     },
-    /// Ends an armed or running replay; the stream continues where it was.
+    /// Ends an armed or running replay; the stream continues at its position.
     Cancel {
         /// The session.
         session: u64,
@@ -87,11 +87,11 @@ pub enum ReplayState {
     },
     /// The trainer returned the batches unchanged.
     Checked,
-    /// It begins at a future batch.
+    /// The replay will begin at a future batch.
     Armed {
         /// That batch's number.
         at: u64,
-        /// Whether it survives the connection that armed it.
+        /// Whether it runs to its end if the connection that armed it closes.
         committed: bool,
     },
     /// Batches are being kept or replayed.
@@ -115,9 +115,9 @@ pub enum ReplayState {
     },
 }
 
-/// The longest recording.
+/// The maximum length of a recording, in seconds.
 pub const MAX_RECORDING_SECONDS: u32 = 60;
-/// The most samples a second of a profile.
+/// The maximum sampling rate of a profile, in samples per second.
 pub const MAX_PROFILE_HERTZ: u32 = 1000;
 
 /// The kind of recording. The answer carries the descriptor of an in-memory file with the text.

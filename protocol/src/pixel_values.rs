@@ -1,8 +1,8 @@
 //! The output value of a pixel's byte: the byte itself, or a float from a table of 256 entries per channel.
 //!
 //! A table instead of arithmetic per pixel gives the same number on every machine and on a GPU, at the same speed. The
-//! daemon writes rows with it; a client finishes with it what the daemon left as bytes ([`crate::finish`]). No other code
-//! computes these values. Layouts and images are not handled here.
+//! daemon uses it to write rows; a client uses it to finish rows that the daemon left as bytes ([`crate::finish`]). No
+//! other code computes these values. Layouts and images are not handled here.
 
 use half::{bf16, f16};
 

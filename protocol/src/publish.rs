@@ -44,9 +44,9 @@ pub struct TensorEntry {
     /// The bytes of all rows, from the first one's start to the last one's end.
     pub length_bytes: u64,
     /// From the slot's start to the table before the rows: offsets and lengths of a ragged tensor, in elements, or the
-    /// mixes of one that the client finishes; 0 where there is none.
+    /// mixes of a tensor that the client finishes; 0 without a table.
     pub table_offset_bytes: u64,
-    /// The number of dimensions, the batch's own included; at most [`MAX_RANK`].
+    /// The number of dimensions, including the batch dimension; at most [`MAX_RANK`].
     pub rank: u8,
     /// The shape; entries past `rank` are 0.
     pub dims: [u64; MAX_RANK],
@@ -61,7 +61,7 @@ pub struct Descriptor {
     pub slot: SlotIndex,
     /// Sent back with the slot.
     pub generation: Generation,
-    /// The bytes of the slot that hold data.
+    /// The number of bytes of the slot that contain data.
     pub payload_bytes: u64,
     /// The epoch that the batch belongs to.
     pub epoch: u64,
@@ -69,9 +69,9 @@ pub struct Descriptor {
     pub position_after: Position,
     /// The serial of the seek that this batch belongs to; 0 before the first.
     pub seek_serial: u64,
-    /// The samples in the batch, padding included.
+    /// The number of samples in the batch, including padding.
     pub rows: u64,
-    /// Substitutes in this epoch, this batch's included.
+    /// The number of substitutes in this epoch, including this batch's.
     pub substitutes: u64,
     /// Whether it is this rank's last batch of the epoch.
     pub last_of_epoch: bool,
@@ -85,7 +85,7 @@ pub struct Descriptor {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The segment's head is not what this version writes.
+    /// This version does not write such a segment head.
     #[error(
         "the publish segment's head does not fit this client; daemon and client differ in version"
     )]
@@ -199,9 +199,9 @@ impl<W: Words> PublishWriter<W> {
         fence(Ordering::SeqCst);
     }
 
-    /// Stores the daemon's progress for the client's time-outs; any growing number.
+    /// Stores the daemon's progress for the client's time-outs; any increasing number.
     pub fn show_progress(&self, count: u64) {
-        // Relaxed: a progress counter, nothing is ordered by it.
+        // Relaxed: a progress counter that orders nothing.
         self.words.word(WORD_PROGRESS).store(count, Ordering::Relaxed);
     }
 }
@@ -218,7 +218,7 @@ impl<W: Words> PublishReader<W> {
     /// Opens a segment that a daemon created.
     ///
     /// # Errors
-    /// When the header is invalid or does not fit the segment's size.
+    /// The header is invalid or does not fit the segment's size.
     pub fn new(words: W) -> Result<Self, PublishError> {
         // Relaxed: the socket that carried the segment orders its header.
         let head = |word: usize| words.word(word).load(Ordering::Relaxed);
@@ -261,7 +261,7 @@ impl<W: Words> PublishReader<W> {
     /// Reads the descriptor of batch `sequence`, which must be below [`published`](Self::published) and not yet returned.
     ///
     /// # Errors
-    /// When the words are invalid: the daemon is broken or of another version.
+    /// The words are invalid: the daemon is broken or has a different version.
     pub fn read(&self, sequence: u64) -> Result<Descriptor, PublishError> {
         let malformed = |what| PublishError::Malformed { sequence, what };
         let index = usize::try_from(sequence % self.capacity).unwrap_or(0);

@@ -115,7 +115,7 @@ impl<W: Words> ReturnWriter<W> {
     }
 }
 
-/// A return count beyond the ring's capacity. It ends the session.
+/// A return count that exceeds the ring's capacity. It ends the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client claims {claimed} unread returns in a ring of {capacity}")]
 pub struct ReturnOverrun {
@@ -142,7 +142,7 @@ impl<W: Words> ReturnReader<W> {
     /// The next unread return. The word is not validated here: `SlotTable::accept_return` does that.
     ///
     /// # Errors
-    /// When the client's count exceeds the ring's capacity.
+    /// The client's count exceeds the ring's capacity.
     pub fn take_return(&mut self) -> Result<Option<ReturnWord>, ReturnOverrun> {
         // Acquire: pairs with the release store in `ReturnWriter::give_back`.
         let returned = self.words.word(WORD_RETURNED).load(Ordering::Acquire);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Makes a sealed copy of the bytes. `name` is visible in /proc only.
+/// Creates a sealed copy of the bytes. `name` is visible in /proc only.
 ///
 /// # Errors
 /// When there is not enough memory.
@@ -21,7 +21,7 @@ pub fn seal_bytes(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// As [`seal_bytes`], for bytes that `write` produces.
 ///
 /// # Errors
-/// Those of `write`, or when there is not enough memory.
+/// The errors of `write`, or there is not enough memory.
 pub fn seal_written(
     name: &str,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_bytes_are_read_back_and_cannot_be_changed() {
+    fn sealed_bytes_round_trip_and_are_immutable() {
         let sealed = seal_bytes("forebay-test", b"plan").unwrap();
         let mut file = File::from(sealed.try_clone().unwrap());
         assert!(file.write_all(b"other").is_err() && file.set_len(1).is_err());

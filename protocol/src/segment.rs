@@ -1,10 +1,9 @@
 //! Shared memory: created, allocated and sealed by the daemon, mapped by the client.
 //!
-//! A segment is an anonymous memfd: it has no name, so nothing is left behind when its last owner dies. It is allocated
-//! in full before it is mapped and then sealed against growing and shrinking, so that access to it cannot fault. For
-//! clients that cannot receive descriptors, [`named`] gives a segment a name instead, and gives up the seals.
-//! [`Mapping`] owns one mapping of it and gives words and raw bytes; the slots and the rings decide which bytes are
-//! accessed when.
+//! A segment is an anonymous memfd: it has no name, so nothing remains when its last owner dies. It is allocated in
+//! full before it is mapped and then sealed against growing and shrinking, so that access to it cannot fault. For
+//! clients that cannot receive descriptors, [`named`] gives a segment a name instead, without seals. [`Mapping`] owns
+//! one mapping of it and provides words and raw bytes; the slots and the rings decide which bytes are accessed when.
 
 #![allow(unsafe_code)]
 
@@ -117,7 +116,7 @@ impl Mapping {
         }
     }
 
-    /// The first byte. Page-aligned; valid for [`bytes`](Self::bytes) bytes as long as the mapping lives.
+    /// The first byte. Page-aligned; valid for [`bytes`](Self::bytes) bytes during the mapping's life.
     #[must_use]
     pub fn base(&self) -> *mut u8 {
         match &self.owner {
@@ -133,7 +132,8 @@ impl Mapping {
         self.access
     }
 
-    /// Does not map it in forked children (`MADV_DONTFORK`): an access there ends the child and leaves the ring intact.
+    /// Excludes it from forked children (`MADV_DONTFORK`): an access there crashes the child, and the ring remains
+    /// intact.
     pub fn exclude_from_fork(&self) -> io::Result<()> {
         match &self.owner {
             Owner::Memory(map) => map.advise(Advice::DontFork),
@@ -146,8 +146,8 @@ impl Mapping {
 impl Words for Mapping {
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.count(), "word {index} of {}", self.count());
-        // SAFETY: the word lies inside the mapping, which is page-aligned and lives as long as `self`; all access to the
-        // words of a ring, here and in the other process, is atomic. A read-only mapping is only loaded from, by its role.
+        // SAFETY: the word is inside the mapping, which is page-aligned and lives as long as `self`; all access to the
+        // words of a ring, here and in the other process, is atomic. The side that has a read-only mapping only loads.
         unsafe { AtomicU64::from_ptr(self.base().cast::<u64>().add(index)) }
     }
 
@@ -174,12 +174,12 @@ impl Segment {
     pub fn create(what: &'static str, bytes: u64) -> Result<Self, SegmentError> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let name = format!("forebay-{what}");
-        // MFD_NOEXEC_SEAL is Linux 6.3's; older kernels say EINVAL.
+        // MFD_NOEXEC_SEAL exists since Linux 6.3; older kernels return EINVAL.
         let descriptor = memfd_create(name.as_str(), flags | MFdFlags::from_bits_retain(0x8))
             .or_else(|_| memfd_create(name.as_str(), flags))
             .map_err(|error| call_failed(what, "memfd_create", error))?;
         let huge_pages = huge_pages::allocate(descriptor.as_fd(), bytes);
-        // Regardless of that, every byte gets its page here.
+        // In any case every byte gets its page here.
         allocate(&descriptor, what, bytes)?;
         Ok(Self { descriptor, what, bytes, huge_pages, name: None })
     }
@@ -195,8 +195,8 @@ impl Segment {
         Ok(Self { descriptor, what, bytes, huge_pages: HugePages::default(), name: Some(name) })
     }
 
-    /// A segment in a file, which keeps its bytes when all processes are gone. It is not sealed: only the file's owner may
-    /// be able to shorten it.
+    /// A segment in a file, which keeps its bytes after all processes have ended. It is not sealed: only the file's
+    /// owner may be able to shorten it.
     ///
     /// # Errors
     /// When there is not enough room in the file system.
@@ -211,7 +211,7 @@ impl Segment {
         self.name.as_ref().map(named::Name::as_str)
     }
 
-    /// How much of it lies in huge pages.
+    /// The part of it in huge pages.
     #[must_use]
     pub fn huge_pages(&self) -> HugePages {
         self.huge_pages
@@ -350,12 +350,12 @@ impl ForkMark {
     /// Marks this process.
     ///
     /// # Errors
-    /// When the kernel refuses (`MADV_WIPEONFORK` is Linux 4.14's).
+    /// The kernel refuses (`MADV_WIPEONFORK` exists since Linux 4.14).
     pub fn new() -> io::Result<Self> {
         let map = MmapRaw::from(memmap2::MmapMut::map_anon(4096)?);
         let base =
             std::ptr::NonNull::new(map.as_mut_ptr().cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the page is this mapping's own and stays mapped as long as `map` lives; the advice affects forked
+        // SAFETY: this mapping owns the page, which stays mapped as long as `map` lives; the advice affects forked
         // children only.
         unsafe {
             nix::sys::mman::madvise(base, 4096, nix::sys::mman::MmapAdvise::MADV_WIPEONFORK)?
@@ -366,7 +366,7 @@ impl ForkMark {
         Ok(Self { page })
     }
 
-    /// Whether this is the process that made the mark.
+    /// Whether this is the process that created the mark.
     #[must_use]
     pub fn is_own_process(&self) -> bool {
         // Relaxed: as above.

@@ -70,7 +70,7 @@ impl RowWriter {
     /// The row's bytes of a dense tensor, or the maximum range of a ragged tensor's row.
     ///
     /// # Panics
-    /// When there is no such tensor.
+    /// The tensor does not exist.
     pub fn bytes_mut(&mut self, tensor: usize) -> &mut [u8] {
         let place = self.layout.places()[tensor];
         let length = match self.layout.tensors()[tensor].extent {
@@ -80,11 +80,11 @@ impl RowWriter {
         let start = self.slot_offset
             + to_usize(place.offset_bytes)
             + self.row * to_usize(place.row_pitch_bytes);
-        // SAFETY: the range lies inside the mapping (`split_rows` checked slots × slot_bytes, and the layout keeps every
-        // tensor inside its slot). `split_rows` made exactly one writer for each (slot, row), rows of a tensor lie a
-        // pitch apart that is no smaller than a row, and `&mut self` is exclusive, so no other reference to these bytes
-        // exists in this process. A client that writes here at the same time violates the protocol and tears its own
-        // batch; any byte is a valid u8 and the daemon bases no decision on them.
+        // SAFETY: the range is inside the mapping (`split_rows` checked slots × slot_bytes, and the layout keeps every
+        // tensor inside its slot). `split_rows` made exactly one writer for each (slot, row), the distance of rows of a
+        // tensor is a pitch that is not smaller than a row, and `&mut self` is exclusive, so no other reference to
+        // these bytes exists in this process. A client that writes here at the same time violates the protocol and
+        // tears its own batch; any byte is a valid u8 and the daemon bases no decision on them.
         unsafe { std::slice::from_raw_parts_mut(self.memory.base().add(start), to_usize(length)) }
     }
 
@@ -95,7 +95,7 @@ impl RowWriter {
     pub fn set_ragged_length(&mut self, tensor: usize, elements: u64) {
         let place = self.layout.places()[tensor];
         let spec = &self.layout.tensors()[tensor];
-        // The table's offset does not tell: it is 0 for a ragged tensor that comes first.
+        // The table's offset is not sufficient: it is 0 for a ragged tensor that comes first.
         assert!(matches!(spec.extent, Extent::Ragged { .. }), "tensor {tensor} is dense");
         let size = spec.dtype.size_bytes();
         let first = (self.slot_offset + to_usize(place.table_offset_bytes)) / 8;
@@ -107,7 +107,7 @@ impl RowWriter {
         self.ragged_elements[tensor] = elements;
     }
 
-    /// Records one of the batch's mixes of a tensor. Any row of the slot may.
+    /// Records one of the batch's mixes of a tensor. Any row of the slot may do this.
     ///
     /// # Panics
     /// When the tensor has no such mix.
@@ -122,7 +122,7 @@ impl RowWriter {
         }
     }
 
-    /// The bytes of a ragged tensor's row, as long as recorded last.
+    /// The bytes of a ragged tensor's row, with the last recorded length.
     ///
     /// # Panics
     /// When the tensor is dense.
@@ -135,7 +135,7 @@ impl RowWriter {
     /// Compacts the rows of a ragged tensor, in order, and returns their total number of elements.
     ///
     /// # Panics
-    /// When the writers are not those of one slot's rows 0, 1, 2 …: an internal error of the daemon.
+    /// The writers are not the rows 0, 1, 2 … of one slot: an internal error of the daemon.
     pub fn compact(rows: &mut [&mut Self], tensor: usize) -> u64 {
         let Some(first) = rows.first() else { return 0 };
         let (slot_offset, layout) = (first.slot_offset, Arc::clone(&first.layout));
@@ -147,9 +147,9 @@ impl RowWriter {
             let length = row.ragged_elements[tensor];
             let target = slot_offset + to_usize(place.offset_bytes + elements * size);
             let from = row.bytes_mut(tensor).as_ptr();
-            // SAFETY: both ranges lie in the tensor's region of this slot, since no row is longer than its pitch and the
-            // target is not past the row's own place; the rows from 0 up to this one are all borrowed mutably here, so no
-            // reference to their bytes exists; `copy` allows the ranges to overlap.
+            // SAFETY: both ranges are in the tensor's region of this slot, because no row is longer than its pitch and
+            // the target is not past the row's position; the rows from 0 up to this one are all borrowed mutably here,
+            // so no reference to their bytes exists; `copy` allows the ranges to overlap.
             unsafe { std::ptr::copy(from, row.memory.base().add(target), to_usize(length * size)) };
             let table = (slot_offset + to_usize(place.table_offset_bytes)) / 8;
             // Relaxed: the publish ring's release store orders it.
@@ -200,7 +200,7 @@ mod tests {
             for row in 0..5 {
                 let start = slot * to_usize(layout.slot_bytes()) + row * 21;
                 for byte in start..start + 21 {
-                    // SAFETY: inside the mapping; there is no writer any more.
+                    // SAFETY: inside the mapping; no writer exists any more.
                     let value = unsafe { client.base().add(byte).read() };
                     assert_eq!(usize::from(value), 1 + slot * 5 + row);
                 }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_of_a_slot_lie_before_its_rows() {
+    fn mixes_of_a_slot_precede_its_rows() {
         let finish = Finish { mixes: 2, ..Finish::new(DType::F32, [2, 2, 3], false, None) };
         let image = TensorSpec {
             channels_last: true,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ragged_tensor_may_come_first() {
+    fn ragged_tensor_may_be_first() {
         let (_, client, mut rows) = segment(&[ragged("ids", DType::I32, 40)], 2, 1);
         rows[0][1].set_ragged_length(0, 7);
         assert_eq!(client.word(1).load(Ordering::Relaxed), 64);
@@ -255,7 +255,7 @@ mod tests {
         let first = slot + to_usize(layout.places()[0].offset_bytes);
         let expected = [vec![1u8; 10], vec![3; 300], vec![4; 4]].concat();
         for (index, byte) in expected.into_iter().enumerate() {
-            // SAFETY: inside the mapping; there is no writer any more.
+            // SAFETY: inside the mapping; no writer exists any more.
             assert_eq!(unsafe { client.base().add(first + index).read() }, byte);
         }
         let table = (slot + to_usize(layout.places()[0].table_offset_bytes)) / 8;

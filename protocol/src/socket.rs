@@ -18,7 +18,7 @@ use crate::wire::{DOORBELL, MAX_FRAME_BYTES, WireError, decode, encode};
 
 /// The maximum number of descriptors of a frame.
 pub const MAX_DESCRIPTORS: usize = 4;
-/// The kernel's maximum per datagram (SCM_MAX_FD). The receive buffer has room for all of them: when it is too small, the
+/// The kernel's maximum per datagram (SCM_MAX_FD). The receive buffer has room for all of them: if it is too small, the
 /// kernel leaves unreported descriptors open in this process.
 const KERNEL_MAX_DESCRIPTORS: usize = 253;
 
@@ -144,10 +144,10 @@ impl Connection {
         self.send_bytes(&bytes, control)
     }
 
-    /// Sends a doorbell without waiting. A full socket is no error: a wake-up is then pending already.
+    /// Sends a doorbell without waiting. A full socket is not an error: a wake-up is already pending.
     ///
     /// # Errors
-    /// When the peer is gone.
+    /// The peer has ended.
     pub fn ring(&self) -> Result<(), SocketError> {
         match self.send_bytes(&[DOORBELL], &[]) {
             Err(SocketError::Call { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
@@ -172,7 +172,7 @@ impl Connection {
     /// Receives the next frame, without waiting.
     ///
     /// # Errors
-    /// When the peer is gone or sent an invalid frame.
+    /// The peer has ended or sent an invalid frame.
     pub fn receive<F: DeserializeOwned>(&self) -> Result<Incoming<F>, SocketError> {
         let mut short = [0u8; 4096];
         let mut long = Vec::new();
@@ -238,7 +238,7 @@ impl Connection {
         if too_many || message.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(SocketError::Oversize);
         }
-        // The space holds what the kernel passes at most, so that descriptors are missing for another reason.
+        // The space is sufficient for the kernel's maximum, so descriptors are missing for another reason.
         if message.flags.contains(MsgFlags::MSG_CTRUNC) {
             return Err(SocketError::DescriptorsLost);
         }
@@ -276,7 +276,7 @@ impl AsRawFd for Connection {
     }
 }
 
-/// A listening socket with a path. Dropping it does not remove the path: that is up to its owner.
+/// A listening socket with a path. Dropping it does not remove the path, which its owner must do.
 #[derive(Debug)]
 pub struct Listener {
     descriptor: OwnedFd,
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_sent_before_the_close_is_read_though_the_peer_left_frames_unread() {
+    fn frame_sent_before_the_close_is_read_if_the_peer_left_frames_unread() {
         let (daemon, client) = Connection::pair().unwrap();
         client.send(&ClientFrame::Stats, &[]).unwrap();
         daemon.send(&DaemonFrame::Goodbye, &[]).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_frame_arrives_whole() {
+    fn long_frame_arrives_complete() {
         let (daemon, client) = Connection::pair().unwrap();
         let text = "é".repeat(20_000);
         daemon.send(&DaemonFrame::StatsPart { last: true, text: text.clone() }, &[]).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_drops_doorbells() {
+    fn full_socket_drops_doorbells() {
         let (daemon, client) = Connection::pair().unwrap();
         for _ in 0..10_000 {
             daemon.ring().unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_peer_cannot_map_for_writing_nor_resize() {
+    fn read_only_peer_can_neither_map_for_writing_nor_resize() {
         let segment = Segment::create("publish", 4096).unwrap();
         let own_map = segment.map().unwrap();
         segment.seal(Access::ReadOnly).unwrap();

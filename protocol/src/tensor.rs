@@ -1,4 +1,4 @@
-//! Named tensors, and the check of what a tensor leaves to the client's GPU.
+//! Named tensors, and the check of the conversion that is left to the client's GPU.
 //!
 //! A stream's schema is a list of [`TensorSpec`]s. Its [`SlotLayout`](crate::layout::SlotLayout) is a pure function of
 //! schema and batch size, so daemon and client compute the same one.
@@ -42,14 +42,14 @@ pub struct TensorSpec {
     pub name: String,
     /// The type of the elements.
     pub dtype: DType,
-    /// The shape of one row in memory, without the batch dimension; of a ragged tensor's row, the dimensions after the
+    /// The shape of one row in memory, without the batch dimension; for a ragged tensor's row, the dimensions after the
     /// first: empty for a list of numbers, `[4]` for boxes.
     pub row_shape: Vec<u64>,
     /// The memory layout of the rows.
     pub extent: Extent,
     /// Whether rows are height × width × channels in memory, so that PyTorch gets an NCHW-shaped channels_last view.
     pub channels_last: bool,
-    /// What a client's GPU makes of it; `None`: the tensor is complete as it lies in the slot.
+    /// The conversion by a client's GPU; `None`: the tensor in the slot is complete.
     pub finish: Option<Finish>,
 }
 
@@ -88,14 +88,14 @@ impl TensorSpec {
         self.row_shape.iter().try_fold(1_u64, |elements, dim| elements.checked_mul(*dim))
     }
 
-    /// How many mixes are left to the client's GPU, after the conversion.
+    /// The number of mixes that are left to the client's GPU, after the conversion.
     #[must_use]
     pub fn mixes(&self) -> u32 {
         self.finish.as_ref().map_or(0, |finish| finish.mixes)
     }
 
-    /// The bytes of the table before the rows of a full batch: of a ragged tensor's offsets and lengths, or of the mixes;
-    /// `None` when there is none.
+    /// The size of the table before the rows of a full batch: a ragged tensor's offsets and lengths, or the mixes;
+    /// `None` without a table.
     #[must_use]
     pub(crate) fn table_bytes(&self, rows: u32) -> Option<u64> {
         match (self.extent, self.mixes()) {
@@ -112,10 +112,10 @@ impl TensorSpec {
         Self { channels_last, ..Self::dense(&*self.name, finish.dtype, &finish.row_shape) }
     }
 
-    /// Checks that `finish` fits this tensor: everything that a client computes with agrees.
+    /// Checks that `finish` fits this tensor: all values that a client computes with are consistent.
     ///
     /// # Errors
-    /// What does not fit, for a message that names the tensor.
+    /// The mismatch, for a message that names the tensor.
     pub fn finish_sides(&self, finish: &Finish) -> Result<FinishSides, String> {
         let [height, width, channels] = self.row_shape[..] else {
             return Err(format!("its rows have {} dimensions instead of 3", self.row_shape.len()));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finish_has_the_daemons_values() {
+    fn finish_has_the_values_of_the_daemon() {
         let by = Normalization { mean: vec![0.485, 0.456, 0.1], std: vec![0.229, 1e-9, 3.0] };
         for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
             for by in [None, Some(&by)] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finish_that_does_not_fit_its_tensor_is_refused() {
+    fn finish_that_does_not_fit_its_tensor_is_refused() {
         let by = Normalization { mean: vec![0.5; 3], std: vec![0.5; 3] };
         let good = Finish::new(DType::F16, [5, 7, 3], true, Some(&by));
         assert!(raw(good.clone()).finish_sides(&good).is_ok());

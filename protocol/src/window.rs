@@ -1,7 +1,7 @@
-//! Memory that another process may write at any time, mapped to be copied into and out of.
+//! Memory that another process may write at any time, mapped for copying in and out.
 //!
-//! Nothing is borrowed from it: a copy may hold anything, and is judged after it was made. Its size is sealed, so that the
-//! other process cannot take pages away from under an access; where it punches pages out, they read as zero.
+//! Nothing is borrowed from it: a copy may contain anything and is checked after it was made. Its size is sealed, so
+//! that the other process cannot remove pages during an access; pages that it punches out read as zero.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Creates memory whose size never changes; pages are taken where something is written.
+/// Creates memory whose size never changes; pages are allocated on writes.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -33,10 +33,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// Maps `bytes` from `start` on, a multiple of the page size.
+    /// Maps `bytes` bytes from `start` on, a multiple of the page size.
     ///
     /// # Errors
-    /// The memory is shorter, or not sealed against shrinking: access to it could fault. Or the kernel refuses.
+    /// The memory is too short, or not sealed against shrinking, so that access to it could fault. Or the kernel
+    /// refuses.
     pub fn new(memory: impl AsFd, start: u64, bytes: usize) -> io::Result<Self> {
         let memory = memory.as_fd();
         let seals = SealFlag::from_bits_truncate(fcntl(memory, FcntlArg::F_GET_SEALS)?);
@@ -49,26 +50,26 @@ impl Window {
         Ok(Self { map })
     }
 
-    /// The bytes that are mapped.
+    /// The number of mapped bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
 
-    /// Copies bytes from `at` on; false: they do not lie in the window.
+    /// Copies bytes from `at` on; false: they are not all in the window.
     #[must_use]
     pub fn copy_out(&self, at: usize, to: &mut [u8]) -> bool {
         let is_within = at.checked_add(to.len()).is_some_and(|end| end <= self.map.len());
         if is_within {
-            // SAFETY: the bytes lie in the mapping, whose pages stay as long as `self` (the file cannot shrink), and `to`
-            // is this process's own. The other process may write meanwhile: the copy then holds some bytes or others, all of
-            // them valid as u8, and no reference to the mapping is formed.
+            // SAFETY: the bytes are in the mapping, whose pages exist as long as `self` (the file cannot shrink), and
+            // this process owns `to`. The other process may write at the same time: the copy then has some bytes or
+            // others, all of them valid as u8, and no reference to the mapping is formed.
             unsafe { self.map.as_ptr().add(at).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
         }
         is_within
     }
 
-    /// Copies bytes to `at`; false: they would not lie in the window.
+    /// Copies bytes to `at`; false: they would not all be in the window.
     #[must_use]
     pub fn copy_in(&self, at: usize, from: &[u8]) -> bool {
         let is_within = at.checked_add(from.len()).is_some_and(|end| end <= self.map.len());
@@ -92,7 +93,7 @@ mod tests {
     const PAGE: u64 = BYTES as u64;
 
     #[test]
-    fn bytes_go_both_ways_and_never_beyond_the_window() {
+    fn bytes_are_copied_both_ways_within_the_window_only() {
         let memory = create_sealed("window", 3 * PAGE).unwrap();
         let window = Window::new(&memory, PAGE, BYTES).unwrap();
         assert!(window.copy_in(5, b"seven"));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_its_pages_away() {
+    fn pages_cannot_be_removed() {
         let memory = create_sealed("window", PAGE).unwrap();
         assert!(memory.set_len(0).is_err() && memory.set_len(2 * PAGE).is_err());
         let window = Window::new(&memory, 0, BYTES).unwrap();

@@ -39,7 +39,7 @@ fn configuration() -> Configuration<LittleEndian, Fixint, Limit<MAX_FRAME_BYTES>
 /// Encodes a frame.
 ///
 /// # Errors
-/// When they exceed the limit.
+/// The frame exceeds the limit.
 pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
     let bytes = bincode::serde::encode_to_vec(frame, configuration())
         .map_err(|error| WireError::TooLarge(error.to_string()))?;
@@ -52,7 +52,7 @@ pub fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, WireError> {
 /// Decodes a frame from exactly these bytes.
 ///
 /// # Errors
-/// When they are not exactly one frame.
+/// The bytes are not exactly one frame.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let malformed = |reason: String| WireError::Malformed { bytes: bytes.len(), reason };
     let (frame, read) = bincode::serde::decode_from_slice(bytes, configuration())

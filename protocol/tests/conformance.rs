@@ -90,7 +90,7 @@ fn rings<M: Memory>() -> Rings<M::End> {
     }
 }
 
-/// A descriptor whose every field differs from every other's.
+/// A descriptor whose fields all differ.
 fn descriptor(sequence: u64, slot: SlotIndex, generation: Generation) -> Descriptor {
     let tensor = |index: u64| TensorEntry {
         dtype: DType::ALL[usize::try_from((sequence + index) % 13).unwrap()],
@@ -142,7 +142,7 @@ impl<W: Words> Rings<W> {
     }
 }
 
-fn descriptors_arrive_whole_and_in_order_over_many_rounds<M: Memory>() {
+fn descriptors_arrive_complete_and_in_order_over_many_rounds<M: Memory>() {
     let mut rings = rings::<M>();
     let mut held = VecDeque::new();
     let mut read = 0;
@@ -157,7 +157,7 @@ fn descriptors_arrive_whole_and_in_order_over_many_rounds<M: Memory>() {
             assert_eq!(&rings.publish_reader.read(read).unwrap(), expected);
             read += 1;
         }
-        // Returned in an order of their own.
+        // Returned in a different order.
         if round % 2 == 1 {
             for batch in held.drain(..held.len() / 2 + 1).rev().collect::<Vec<_>>() {
                 rings.give_back(&batch);
@@ -170,7 +170,7 @@ fn descriptors_arrive_whole_and_in_order_over_many_rounds<M: Memory>() {
     assert!(read > 100, "{read}");
 }
 
-fn a_full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
+fn full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
     let mut rings = rings::<M>();
     let batches: Vec<Descriptor> = std::iter::from_fn(|| rings.publish()).collect();
     assert_eq!(batches.len(), usize::from(SLOTS));
@@ -182,7 +182,7 @@ fn a_full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
     assert!(rings.publish().is_some());
 }
 
-fn sleep_and_progress_are_seen_on_the_other_side<M: Memory>() {
+fn sleep_and_progress_are_visible_to_the_other_side<M: Memory>() {
     let mut rings = rings::<M>();
     assert!(!rings.return_reader.client_sleeps());
     assert!(!rings.return_writer.announce_sleep(), "nothing was returned");
@@ -220,7 +220,7 @@ fn false_returns_are_rejected_and_change_nothing<M: Memory>() {
     assert_eq!(rings.table.count(SlotState::Free), usize::from(SLOTS));
 }
 
-fn a_count_beyond_the_ring_is_an_overrun<M: Memory>() {
+fn count_beyond_the_ring_is_an_overrun<M: Memory>() {
     let (daemon, client) = M::pair(return_words(SLOTS), Access::ReadWrite);
     let mut reader = ReturnReader::new(daemon, SLOTS);
     // The first word counts the returns.
@@ -327,11 +327,11 @@ macro_rules! suites {
         $(#[$attribute])*
         suite! {
             $module, $memory:
-            descriptors_arrive_whole_and_in_order_over_many_rounds,
-            a_full_ring_stops_the_daemon_and_one_return_wakes_it,
-            sleep_and_progress_are_seen_on_the_other_side,
+            descriptors_arrive_complete_and_in_order_over_many_rounds,
+            full_ring_stops_the_daemon_and_one_return_wakes_it,
+            sleep_and_progress_are_visible_to_the_other_side,
             false_returns_are_rejected_and_change_nothing,
-            a_count_beyond_the_ring_is_an_overrun,
+            count_beyond_the_ring_is_an_overrun,
             invalid_headers_and_descriptors_are_refused,
             two_threads_pass_every_batch_once,
         }

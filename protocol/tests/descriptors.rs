@@ -1,4 +1,4 @@
-//! A process that has as many files open as it may: its own test program, since the limit is the process's.
+//! A process at its limit of open files: a separate test program, because the limit is per process.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 #[test]
-fn descriptors_that_cannot_be_received_are_told_from_a_bad_frame() {
+fn lost_descriptors_are_distinguished_from_an_invalid_frame() {
     let (ours, theirs) = Connection::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
     theirs.send(&DaemonFrame::Kept, &[null.as_fd(), null.as_fd()]).unwrap();

@@ -108,7 +108,16 @@ def build_program(python: bool) -> None:
 
 def build_server() -> None:
     """Builds the web server of `storage_speed`."""
-    build = ["cargo", "build", "--quiet", "--release", "--package", "forebay-source", "--example", "storage_speed"]
+    build = [
+        "cargo",
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "forebay-storage-remote",
+        "--example",
+        "storage_speed",
+    ]
     subprocess.run(build, cwd=ROOT, check=True, stdout=sys.stderr)
 
 

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 # The folder of the programs; --debug takes the other one.
 PROFILE = ["release"]
+# The folder of foreign files, if one was named.
+FOLDER: list[Path] = []
 
 Found = dict[str, Any]
 
@@ -52,11 +54,12 @@ SHORT = Amounts(
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that is tried: `run` gives what was found, `lines` the table's lines of it."""
+    """One thing that is tried: `run` gives what was found, `lines` the table's lines, `skipped` why it cannot run."""
 
     about: str
     run: Callable[[Amounts, int], Found]
     lines: Callable[[Found, Amounts], list[Line]]
+    skipped: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable
 
+from proof.corpora import CORPORA
 from proof.running import ROOT, TARGET, Amounts, Failed, Found, Line, Trial, call, program, say, test, test_output
 
 # What fuzzing has come to so far, kept with the sources; scripts/fuzz adds to the second.
@@ -16,7 +17,7 @@ EXACTLY_ONCE = ["--package", "forebay-tests", "--test", "exactly_once"]
 ORDER = ["--package", "forebay-tests", "--test", "order"]
 ERRORS = ["--package", "forebay-tests", "--test", "errors"]
 LIFECYCLE = ["--package", "forebay-tests", "--test", "lifecycle"]
-SOURCE = ["--package", "forebay-source", "--lib"]
+DATASET = ["--package", "forebay-dataset", "--lib"]
 INSIGHT = ["--package", "forebay-tests", "--test", "insight"]
 
 # What a run survives, and the test of it.
@@ -26,8 +27,8 @@ RECOVERY = {
         "recovery::an_index_of_another_user_is_copied_and_no_restart_depends_on_its_file",
     ),
     "index in a network home, replaced in the run": (
-        SOURCE,
-        "dataset::folder::index_bytes::tests::a_file_that_is_kept_elsewhere_is_copied_and_may_be_cut_short_afterwards",
+        DATASET,
+        "index_bytes::tests::file_on_another_host_is_copied_and_may_be_truncated_afterwards",
     ),
     "ten daemons that wait for one index": (
         LIFECYCLE,
@@ -351,7 +352,7 @@ TRIALS: dict[str, Trial] = {
     "schedules": counted(
         "the byte budget under random sizes, failures, holds and threads",
         ENGINE,
-        "tests::schedules::no_schedule_of_sizes_failures_holds_and_threads_locks_up_the_byte_budget",
+        "tests::schedules::no_schedule_deadlocks_the_byte_budget",
         r"(\d+) schedules ended",
         ("byte budget × sizes, failures, holds, threads", "no deadlock in {:,} schedules"),
         lambda amounts: amounts.schedules,
@@ -398,6 +399,7 @@ TRIALS: dict[str, Trial] = {
         ("broken files, each refused with a reason, substituted and listed", "≥ {:,}, 0 panics"),
         lambda _amounts: 300,
     ),
+    "corpora": CORPORA,
     "outages": Trial("storage that is away", outages, outage_lines),
     "differences": counted(
         "ranks that differ",
@@ -419,7 +421,7 @@ TRIALS: dict[str, Trial] = {
     "namespaces": each("other containers", "other containers", "refused with the reason", NAMESPACES),
     "jpeg-index": counted(
         "a JPEG index that is damaged at random",
-        ["--package", "forebay-pipeline", "--lib"],
+        ["--package", "forebay-media", "--lib"],
         "jpeg::index_tests::damaged_records_change_no_pixel",
         r"(\d+) damages changed no pixel",
         ("damages of a JPEG index", "{:,}, every pixel as without it"),
@@ -428,7 +430,7 @@ TRIALS: dict[str, Trial] = {
     ),
     "jpeg-mutations": counted(
         "JPEG files that are changed at random",
-        ["--package", "forebay-pipeline", "--lib"],
+        ["--package", "forebay-media", "--lib"],
         "jpeg::mutation_tests::the_quick_decoder_is_sure_of_no_damaged_file_that_the_library_reads_otherwise",
         r"(\d+) mutated files",
         (

@@ -6,12 +6,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_source::storage::remote_testing::{Fault, Server};
+use forebay_storage_remote::testing::{Fault, Server};
 use forebay_tests::taken::{take, take_epoch};
 use forebay_tests::{Taken, TestDir, data, program, test_dir, wait_until};
 use nix::sys::signal::Signal;
 
 const SAMPLES: u64 = 96;
+
+/// Archives are read through the cache twice: as what is unpacked, and as files.
+#[test]
+fn a_cache_that_cannot_be_used_is_said_once() {
+    let dir = TestDir::new();
+    data::image_tars(&dir.path("tars"), 20, 2);
+    fs::write(dir.path("taken"), "a file where the cache would be").unwrap();
+    let keys = format!("dataset.format = \"webdataset\"\ncache.path = {:?}", dir.path("taken"));
+    let config = dir.config("train.toml", &data::image_config(&dir.path("tars"), &keys));
+    let checked = program::run(dir.forebay(&["check", "--plan-only"]).arg(&config));
+    assert!(checked.status.success(), "{checked:?}");
+    assert_eq!(checked.stderr.matches("the cache is not used").count(), 1, "{checked:?}");
+}
 
 /// Images behind a URL, with a cache and without one.
 struct Cached {
@@ -138,7 +151,7 @@ fn daemons_that_are_killed_while_they_fill_it_leave_whole_entries_alone() {
     let names = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
     let mut others: Vec<_> = others.iter().map(names).collect();
     others.sort();
-    assert_eq!(others, ["count", "live", "name", "space", "users"]);
+    assert_eq!(others, ["count", "grants", "live", "name", "space", "users"]);
     assert!(cached.forebay(&["verify"]).contains(" 0 damaged"));
     assert_eq!(epochs(&cached.cached, 3), expected);
 }

@@ -136,7 +136,7 @@ fn a_socket_that_cannot_be_is_named() {
     let long = format!("{}.sock", "s".repeat(120));
     for (name, parts) in [
         (&*long, ["107", "listen.socket"]),
-        ("a-file", ["a-file", "no socket"]),
+        ("a-file", ["a-file", "not a socket"]),
         ("nowhere/daemon.sock", ["nowhere", "daemon.sock"]),
     ] {
         let mut serve = dir.forebay(&["serve"]);

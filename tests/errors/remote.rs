@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_client::{Builder, Loader, Next};
-use forebay_source::storage::remote_testing::{Fault, Server};
+use forebay_storage_remote::testing::{Fault, Server};
 use forebay_synth::ArrayContainer;
 use forebay_tests::taken::{ids, sorted, take, take_epoch, until_error};
 use forebay_tests::{Taken, TestDir, data, program, test_dir, wait_until};

@@ -3,7 +3,7 @@
 
 use forebay_client::{Loader, Position};
 use forebay_config::Config;
-use forebay_order::Schedule;
+use forebay_order::{Dealing, Last, Schedule};
 use forebay_tests::taken::take_epoch;
 use forebay_tests::{Daemon, Taken, TestDir, program};
 
@@ -11,19 +11,25 @@ const SAMPLES: u64 = 103;
 
 #[test]
 fn each_rank_gets_the_rows_of_its_schedule() {
-    for last in ["drop", "short", "pad"] {
+    for (last, of_order) in [("drop", Last::Drop), ("short", Last::Short), ("pad", Last::Pad)] {
         let dir = TestDir::new();
         let keys = format!("order.seed = 5\nbatch.last = \"{last}\"\nlisten.max_sessions = 8");
         let config = dir.stack_stream(SAMPLES, &keys);
         let keys = Config::from_file(&config, &[]).unwrap();
+        let dealing = Dealing {
+            seed: 5,
+            is_shuffled: true,
+            epochs: keys.order.epochs,
+            batch_size: keys.batch.size.get(),
+            last: of_order,
+        };
         let daemon = Daemon::serve(&dir, &config);
         for world_size in [1, 2, 3, 8] {
             let mut ranks: Vec<Loader> = (0..world_size)
                 .map(|rank| daemon.loader(rank, world_size).attach().unwrap())
                 .collect();
             for (rank, loader) in (0..world_size).zip(&mut ranks) {
-                let schedule =
-                    Schedule::new(SAMPLES, &keys.order, &keys.batch, rank, world_size).unwrap();
+                let schedule = Schedule::new(SAMPLES, dealing, rank, world_size).unwrap();
                 let mut position = Position::default();
                 let batches: Vec<Taken> = (0..2).flat_map(|_| take_epoch(loader)).collect();
                 assert_eq!(batches.len() as u64, 2 * schedule.batches_per_epoch());

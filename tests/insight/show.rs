@@ -89,6 +89,58 @@ fn boxes_are_shown_for_each_sample_and_an_unwritable_page_is_an_error() {
     assert!(!run.status.success() && run.stderr.contains("cannot write the report"), "{run:?}");
 }
 
+/// The boxes of a COCO file have the names of its categories, and a field of `[dataset.fields]` those of its classes.
+#[test]
+fn labels_of_boxes_and_of_any_field_with_classes_have_names() {
+    let dir = TestDir::new();
+    data::images(&dir.path("data"), 3, 1);
+    let files =
+        ["00000000.jpg", "00000001.jpg", "00000002.jpg"].map(|file| format!("class-000/{file}"));
+    let image = |(id, file): (usize, &String)| serde_json::json!({ "id": id, "file_name": file, "width": 48, "height": 40 });
+    let annotation = |(id, category): (usize, u64)| serde_json::json!({ "id": id, "image_id": 1, "category_id": category, "bbox": [id, 2, 9, 9], "iscrowd": 0 });
+    let annotations: Vec<_> = [8, 5].into_iter().enumerate().map(annotation).collect();
+    let listed = serde_json::json!({
+        "images": files.iter().enumerate().map(image).collect::<Vec<_>>(),
+        "annotations": annotations,
+        "categories": [{ "id": 8, "name": "dog" }, { "id": 5, "name": "cat" }],
+    });
+    fs::write(dir.path("data/all.json"), listed.to_string()).unwrap();
+    let rows: String = files
+        .iter()
+        .zip(["owl", "emu", "owl"])
+        .map(|(file, bird)| format!("{file},{bird}\n"))
+        .collect();
+    fs::write(dir.path("data/all.csv"), format!("file,bird\n{rows}")).unwrap();
+    let show = |name: &str, dataset: &str| {
+        let text = format!(
+            "dataset.path = {:?}\nbatch.size = 3\norder.shuffle = false\n{dataset}\n[[stage]]\nname = \"decode\"\n\
+             operations = [{{ op = \"decode-image\" }}, {{ op = \"resize\", size = [8, 8] }}]\n",
+            dir.path(&format!("data/all.{name}")).display()
+        );
+        let config = dir.config(&format!("{name}.toml"), &text);
+        let page = dir.path("labels.html");
+        let run = program::run(dir.forebay(&["show", "--output"]).arg(&page).arg(&config));
+        assert!(run.status.success(), "{run:?}");
+        let check = program::run(dir.forebay(&["check", "--plan-only"]).arg(&config));
+        (found(&page)["run"]["samples"].clone(), check.stdout)
+    };
+    let (samples, plan) = show("json", "dataset.format = \"coco\"");
+    assert!(plan.contains("  classes             2, cat to dog\n"), "{plan}");
+    let (labels, boxes) = (field(&samples[1], "labels"), field(&samples[1], "boxes"));
+    assert_eq!(boxes["boxes"].as_array().map(Vec::len), Some(2), "{boxes}");
+    for one in [labels, boxes] {
+        assert_eq!(one["names"], serde_json::json!(["dog", "cat"]));
+        assert_eq!(one["labels"], serde_json::json!([1, 0]));
+    }
+    let none = field(&samples[0], "labels");
+    assert_eq!((&none["names"], &none["value"]), (&serde_json::json!([]), &"int64 [0]".into()));
+    let fields = "dataset.fields.image.from = \"file\"\ndataset.fields.kind = { from = \"bird\", classes = \"sorted\" }\n";
+    let (samples, plan) = show("csv", &format!("dataset.format = \"manifest\"\n{fields}"));
+    assert!(plan.contains("  classes             2, emu to owl\n"), "{plan}");
+    let names: Vec<_> = (0..3).map(|row| field(&samples[row], "kind")["class"].clone()).collect();
+    assert_eq!(names, ["owl", "emu", "owl"]);
+}
+
 /// The size of a JPEG, from its frame header.
 fn jpeg_size(file: &[u8]) -> (u16, u16) {
     let at = file.windows(2).position(|two| two == [0xff, 0xc0]).unwrap();

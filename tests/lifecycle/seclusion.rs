@@ -134,9 +134,43 @@ fn another_user_comes_in_only_where_the_configuration_names_him() {
     set_mode(&socket, 0o666);
     let refused = ask();
     assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("user 65533 may not use this daemon"), "{refused:?}");
     drop(daemon);
     let allowed = format!("listen.allow_uids=[{stranger}]");
     let _daemon = Daemon::serve_with(&dir, &[&config], &["--set", &allowed]);
     let admitted = ask();
     assert!(admitted.status.success(), "{admitted:?}");
+}
+
+/// Containers run as `nobody`. Its number stands for unmapped users as well, where a user namespace leaves some out.
+#[test]
+fn a_daemon_of_nobody_serves_its_own_user() {
+    if !nix::unistd::Uid::effective().is_root() {
+        skipped("only root can be another user");
+        return;
+    }
+    let dir = TestDir::new();
+    let config = dir.stack_stream(40, "");
+    let program_copy = dir.path("forebay");
+    program::copy_forebay(&program_copy);
+    let nobody = 65_534;
+    for path in [dir.path(""), program_copy.clone()] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    std::fs::create_dir(dir.path("user")).unwrap();
+    std::os::unix::fs::chown(dir.path("user"), Some(nobody), Some(nobody)).unwrap();
+    let socket = dir.path("user/daemon.sock");
+    let mut serve = dir.command(&program_copy);
+    serve.arg("serve").arg(&config).arg("--socket").arg(&socket).stderr(Stdio::null());
+    let mut daemon = serve.uid(nobody).gid(nobody).spawn().unwrap();
+    wait_until("the daemon listens", || socket.exists());
+    let mut stats = dir.command(&program_copy);
+    stats.args(["stats", "--json"]).arg(&socket);
+    let own = program::run(stats.uid(nobody).gid(nobody));
+    // Another user that the socket's mode does not keep out, as root.
+    let other = program::run(dir.forebay(&["stats"]).arg(&socket));
+    program::kill(&mut daemon);
+    assert!(own.status.success(), "{own:?}");
+    assert!(!other.status.success(), "{other:?}");
+    assert!(other.stderr.contains("user 0 may not use this daemon of user 65534"), "{other:?}");
 }

@@ -3,7 +3,7 @@
 
 use forebay_client::{Error, Position};
 use forebay_config::Config;
-use forebay_order::Schedule;
+use forebay_order::{Dealing, Last, Schedule};
 use forebay_tests::taken::{ids, take};
 use forebay_tests::{Daemon, TestDir, data, test_dir};
 
@@ -62,7 +62,14 @@ fn the_middle_of_epoch_40_of_a_billion_samples_is_reached_at_once() {
     loader.seek(position).unwrap();
     let found = ids(&take(&mut loader, 2));
     let keys = Config::from_file(&config, &[]).unwrap();
-    let schedule = Schedule::new(1_000_000_000, &keys.order, &keys.batch, 0, 1).unwrap();
+    let dealing = Dealing {
+        seed: keys.order.seed,
+        is_shuffled: true,
+        epochs: None,
+        batch_size: keys.batch.size.get(),
+        last: Last::Drop,
+    };
+    let schedule = Schedule::new(1_000_000_000, dealing, 0, 1).unwrap();
     let order = schedule.epoch(position.epoch);
     let expected: Vec<i64> =
         (0..8).map(|row| order.sample_at(position.samples + row).0.cast_signed()).collect();

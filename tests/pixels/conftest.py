@@ -14,6 +14,6 @@ def program():
     named = os.environ.get("FOREBAY_APPLY_OPERATIONS")
     if named:
         return named
-    subprocess.run(["cargo", "build", "-p", "forebay-pipeline", "--example", "apply_operations"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "-p", "forebay-transform", "--example", "apply_operations"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return str(target / "debug" / "examples" / "apply_operations")

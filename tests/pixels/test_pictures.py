@@ -106,6 +106,31 @@ def test_what_further_samples_of_a_tiff_mean(program, tmp_path, extra, code):
     assert_decodes_as_pillow(program, tmp_path, path)
 
 
+OLD = {
+    "tiles that are listed as strips": {"tile": (16, 32), "listed": 273, "code": 8},
+    "LZW of TIFF 4": {"code": 5, "rows": 45},
+    "LZW of TIFF 4, strips": {"code": 5},
+    "reversed bits": {"tags": {266: (3, [2])}},
+    "reversed bits, deflate": {"code": 8, "tags": {266: (3, [2])}},
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("samples,photometric", [(1, 1), (3, 2)])
+def test_tiff_as_old_programs_wrote_it(program, tmp_path, name, samples, photometric):
+    path = tmp_path / "image.tif"
+    path.write_bytes(tiff(levels(samples, 8, 211, 130) & 63, 8, photometric, **OLD[name]))
+    assert_decodes_as_pillow(program, tmp_path, path)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("code", [1, 8])
+def test_tiff_of_inks_with_16_bits(program, tmp_path, order, code):
+    path = tmp_path / "image.tif"
+    path.write_bytes(tiff(levels(4, 16), 16, 5, order=order, code=code))
+    assert_decodes_as_pillow(program, tmp_path, path)
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_orientation_of_a_tiff_is_its_own_tag(program, tmp_path, orientation):
     """Pillow turns a TIFF whether it is asked to or not; here it is asked for, as with other files."""

@@ -1,18 +1,19 @@
 """The operations' pixels against Pillow and torchvision themselves.
 
 Needs numpy and Pillow; the torchvision part is skipped where torchvision is missing. Run with pytest from anywhere;
-FOREBAY_APPLY_OPERATIONS names a built example, else cargo builds `apply_operations` of forebay-pipeline.
+FOREBAY_APPLY_OPERATIONS names a built example, else cargo builds `apply_operations` of forebay-transform.
 """
 
 import io
 import math
 import pathlib
 import subprocess
+import textwrap
 import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 
 def photograph(width, height, seed=0):
@@ -132,7 +133,7 @@ def test_what_has_no_indices_is_refused_and_levels_of_grey_are_taken(program, tm
     data = apply(program, tmp_path, decoding, paths, refused=refused)
     np.testing.assert_array_equal(np.frombuffer(data, np.uint8).reshape(20, 31), np.asarray(image.convert("L")))
     for line, reason in zip(refused, ["it has colours and no palette", "its levels have 16 bits, and 8 are read"]):
-        assert line.endswith(f"the PNG file is no image of indices: {reason}"), line
+        assert line.endswith(f"the PNG file is not an image of indices: {reason}"), line
     assert len(refused) == 2
 
 
@@ -169,6 +170,23 @@ def test_png_is_decoded_as_pillow_decodes_it(program, tmp_path, name, image, opt
 
 def chunk(name, body):
     return len(body).to_bytes(4, "big") + name + body + zlib.crc32(name + body).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_orientation_in_a_text_that_imagemagick_wrote(program, tmp_path, orientation, is_packed):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    block = exif.tobytes()
+    digits = "\n".join(textwrap.wrap(block.hex(), 72))
+    texts = PngImagePlugin.PngInfo()
+    texts.add_text("Raw profile type exif", f"\nexif\n{len(block):8}\n{digits}\n", zip=is_packed)
+    path = tmp_path / "image.png"
+    photograph(90, 60).save(path, pnginfo=texts)
+    with Image.open(path) as image:
+        turned = ImageOps.exif_transpose(image)
+    ours = decode(program, tmp_path, path, turned.size, options=", orientation = true")
+    np.testing.assert_array_equal(ours, np.asarray(turned))
 
 
 @pytest.mark.parametrize("colour,samples", [(2, 3), (4, 2), (6, 4)])
@@ -232,6 +250,25 @@ def refused_of_lengths(program, tmp_path, whole, suffix, lengths):
     operations = '{ op = "decode-image" }, { op = "center-crop", size = 8 }'
     apply(program, tmp_path, operations, paths, refused=refused)
     return [pathlib.Path(line.split(": ")[0]).name for line in refused], expected
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("alpha", [False, True])
+@pytest.mark.parametrize("cropped", [False, True])
+def test_the_first_frame_of_an_animated_webp_is_pillows(program, tmp_path, lossless, alpha, cropped):
+    """Colours under alpha 0 as they are stored, and a frame that is smaller than the canvas at its place."""
+    frames = [photograph(120, 80, seed) for seed in (1, 2)]
+    if alpha:
+        opacity = np.zeros((80, 120), np.uint8)
+        opacity[20:60, 30:90] = np.arange(60) * 4
+        for frame in frames:
+            frame.putalpha(Image.fromarray(opacity))
+    if cropped:
+        for frame in frames:
+            frame.paste(0, (0, 0, 16, 80))
+    path = tmp_path / "image.webp"
+    frames[0].save(path, save_all=True, append_images=frames[1:], lossless=lossless, exact=True)
+    assert_decodes_as_pillow(program, tmp_path, path, tolerance=0 if lossless else 1)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])

@@ -5,15 +5,17 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from test_pixels import apply, chunk, photograph
+from test_pixels import apply, chunk, decode, photograph
 from written import levels, tiff
 
 
-def png_16(values, colour):
+def png_16(values, colour, transparent=None):
     height, width = values.shape[:2]
     rows = b"".join(b"\0" + row.tobytes() for row in values.astype(">u2").reshape(height, -1))
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([16, colour, 0, 0, 0])
     parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    if transparent is not None:
+        parts.insert(1, chunk(b"tRNS", np.array(transparent, ">u2").tobytes()))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -58,6 +60,29 @@ def test_levels_of_16_bits_are_exact(program, tmp_path, suffix, samples):
         np.testing.assert_array_equal(ours, expected)
 
 
+# The levels share a byte with others: all 16 bits tell which one is transparent.
+@pytest.mark.parametrize("key", [255, 0xFF00, 0xFFFF, 300])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_a_transparent_level_of_16_bits_is_compared_whole(program, tmp_path, key, samples):
+    values = np.array([0, 255, 300, 0xFF00, 0xFFFF, 0x12FF, 0xFF12, 256], np.uint16)
+    values = np.repeat(np.tile(values, (4, 2))[..., None], samples, axis=2)
+    if samples == 3:
+        # Pixels that equal it in two of three colours are opaque.
+        values[2:, ::2, 1] ^= 1
+    path = tmp_path / "image.png"
+    path.write_bytes(png_16(values, {1: 0, 3: 2}[samples], [key] * samples))
+    shape = (*values.shape[:2], 4)
+    found = wide(program, tmp_path, path, shape)
+    np.testing.assert_array_equal(found[..., :3], np.broadcast_to(values, (*shape[:2], 3)))
+    alpha = np.where((values == key).all(axis=2), 0, 0xFFFF)
+    np.testing.assert_array_equal(found[..., 3], alpha)
+    # In bytes grey is clipped and colours have their high byte, as without a transparent level.
+    ours = decode(program, tmp_path, path, (shape[1], shape[0]), channels=4)
+    expected = np.minimum(values, 255) if samples == 1 else values >> 8
+    np.testing.assert_array_equal(ours[..., :3], np.broadcast_to(expected, (*shape[:2], 3)))
+    np.testing.assert_array_equal(ours[..., 3], alpha >> 8)
+
+
 def test_16_bits_that_pillow_writes(program, tmp_path):
     values = levels(1, 16)
     for suffix in ("png", "tif"):
@@ -92,5 +117,5 @@ def test_what_has_no_16_bits_is_refused(program, tmp_path):
     operations = '{ op = "decode-image", depth = 16 }, { op = "center-crop", size = 20 }'
     apply(program, tmp_path, operations, paths, refused=refused)
     for line in refused:
-        assert line.endswith("its levels have 8 bits, and 16 are asked for"), line
+        assert line.endswith("its levels have 8 bits, and 16 are requested"), line
     assert len(refused) == len(paths)

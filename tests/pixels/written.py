@@ -6,8 +6,45 @@ import zlib
 import numpy as np
 
 
+def old_lzw(data):
+    """LZW as before TIFF 5.0: codes begin with their lowest bit, and become longer as in a GIF."""
+    bits, count, out = 0, 0, bytearray()
+    table, size = {bytes([level]): level for level in range(256)}, 9
+
+    def put(code):
+        nonlocal bits, count
+        bits |= code << count
+        count += size
+        while count >= 8:
+            out.append(bits & 255)
+            bits, count = bits >> 8, count - 8
+
+    put(256)
+    known, free = b"", 258
+    for level in data:
+        longer = known + bytes([level])
+        if longer in table:
+            known = longer
+            continue
+        put(table[known])
+        known = bytes([level])
+        if free == 4094:
+            put(256)
+            table, free, size = {bytes([level]): level for level in range(256)}, 258, 9
+            continue
+        table[longer] = free
+        # The reader is one entry behind.
+        size += free == 1 << size
+        free += 1
+    put(table[known])
+    put(257)
+    return bytes(out) + bytes([bits])
+
+
 def packed(data, code):
-    """Deflate, or the runs of PackBits that have no runs."""
+    """Deflate, old LZW, or the runs of PackBits that have no runs."""
+    if code == 5:
+        return old_lzw(data)
     if code == 8:
         return zlib.compress(data)
     if code == 32773:
@@ -24,7 +61,9 @@ def samples_of(block, bits, order):
     return np.packbits(rows.reshape(len(block), -1), axis=1).tobytes()
 
 
-def tiff(array, bits, photometric, *, order="<", code=1, predictor=1, tile=None, rows=7, planar=False, tags=None):
+def tiff(
+    array, bits, photometric, *, order="<", code=1, predictor=1, tile=None, rows=7, planar=False, tags=None, listed=None
+):
     """A TIFF of the samples [height, width, samples]: Pillow writes neither tiles nor planes nor 16-bit colours."""
     height, width, samples = array.shape
     planes = [array[..., i : i + 1] for i in range(samples)] if planar else [array]
@@ -42,14 +81,21 @@ def tiff(array, bits, photometric, *, order="<", code=1, predictor=1, tile=None,
                 chunks.append(packed(samples_of(block, bits, order), code))
     entries = {256: (3, [width]), 257: (3, [height]), 258: (3, [bits] * samples), 259: (3, [code])}
     entries |= {262: (3, [photometric]), 277: (3, [samples]), 284: (3, [2 if planar else 1]), 317: (3, [predictor])}
-    entries[324 if tile else 273] = (4, [0] * len(chunks))
-    entries[325 if tile else 279] = (4, [len(part) for part in chunks])
+    # FillOrder 2: the bits of each byte in reverse order.
+    if (tags or {}).get(266) == (3, [2]):
+        chunks = [
+            np.packbits(np.unpackbits(np.frombuffer(part, np.uint8)), bitorder="little").tobytes() for part in chunks
+        ]
+    # Tiles may be listed as strips.
+    offsets = listed or (324 if tile else 273)
+    entries[offsets] = (4, [0] * len(chunks))
+    entries[325 if offsets == 324 else 279] = (4, [len(part) for part in chunks])
     entries |= {322: (3, [tile[1]]), 323: (3, [tile[0]])} if tile else {278: (3, [rows])}
     entries |= tags or {}
     count = len(entries)
     values_at = 8 + 2 + 12 * count + 4
     at = values_at + sum(len(values) * (2 if kind == 3 else 4) for kind, values in entries.values())
-    entries[324 if tile else 273] = (4, [at + sum(map(len, chunks[:i])) for i in range(len(chunks))])
+    entries[offsets] = (4, [at + sum(map(len, chunks[:i])) for i in range(len(chunks))])
     directory, values_bytes = b"", b""
     for number, (kind, values) in sorted(entries.items()):
         data = struct.pack(f"{order}{len(values)}{'H' if kind == 3 else 'I'}", *values)

@@ -189,7 +189,7 @@ def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
     good = good.getvalue()
     broken = {
         "cut.wav": (good[:-100], "truncated"),
-        "stereo-asked-as-one.wav": (good, "has 2 channels, and `channels = 1` is asked for"),
+        "stereo-asked-as-one.wav": (good, "has 2 channels, and `channels = 1` is requested"),
         "song.mp3": (b"ID3\4" + bytes(400), "MP3 is not read"),
         "ogg.wav": (b"OggS" + bytes(400), "Ogg (Vorbis, Opus) is not read"),
         "empty.wav": (b"", "empty"),

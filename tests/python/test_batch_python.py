@@ -286,12 +286,32 @@ def test_a_result_of_another_shape_than_the_first_is_an_error(recipe):
     with forebay.Loader(config, timeout=120) as loader, pytest.raises(forebay.StageError) as raised:
         list(loader)
     assert "`array` is float32 [4, 2, 2], and float32 [2, 3] a row for the first batch" in str(raised.value)
+    assert "`[output] array = { ragged = true" in str(raised.value) and ".padded(0)`" in str(raised.value)
+
+
+def test_rows_that_differ_in_length_are_returned_as_a_list_and_padded_by_the_loop(recipe):
+    source = """
+        import numpy as np
+
+        def collate(batch, rng):
+            tokens = [np.arange(label % 5, dtype=np.int32) for label in batch["label"]]
+            return {"label": batch["label"], "tokens": tokens}
+        """
+    config = recipe(source)
+    config["order"]["shuffle"] = False
+    config["output"]["tokens"] = {"ragged": True, "max_bytes": 16}
+    with forebay.Loader(config, timeout=120) as loader:
+        for batch in loader:
+            lengths = [label % 5 for label in batch["label"].tolist()]
+            tokens = batch["tokens"].padded(-1, multiple_of=4)
+            assert tokens.shape == (len(lengths), 4 if any(lengths) else 0)
+            assert batch["tokens"].mask(multiple_of=4).sum(1).tolist() == lengths
 
 
 def test_a_function_that_ends_or_hangs_each_worker_ends_the_stream_and_nothing_is_left(recipe):
     for fault, reason in [
         ("os.kill(os.getpid(), signal.SIGSEGV)", r"the batch crashes the worker \(signal 11\)"),
-        ("time.sleep(1000)", "it has run for more than 0.5 s"),
+        ("time.sleep(1000)", r"ran for more than 500ms, the `timeout` of `batch\.operations\[0\]`, in each of 2"),
     ]:
         source = f"""
             import os, signal, time
@@ -345,7 +365,7 @@ def test_check_counts_the_workers_and_a_choice_refuses_a_function(recipe, tmp_pa
         ('parts["label"] = parts["label"][:3]', r"`label` is int64 \[3\]"),
         (
             'parts["caption\\x1ftext"] = np.zeros(400, np.uint8); parts["caption\\x1flengths"] = np.full(4, 100)',
-            "a row of `caption` has 100 bytes, more than its `max_bytes`",
+            "`caption` has 100 bytes, more than its `max_bytes`; raise output.caption.max_bytes to 100 or more",
         ),
     ],
 )

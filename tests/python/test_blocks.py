@@ -15,7 +15,7 @@ import forebay
 import pytest
 from support import PROGRAM, epochs_of, inline, kill_in_each_epoch
 
-FIXTURES = Path(__file__).parents[2] / "daemon/crates/source/fixtures/tables"
+FIXTURES = Path(__file__).parents[2] / "daemon/crates/formats/fixtures/tables"
 FILES, ROWS = 3, 120
 SAMPLES = FILES * ROWS
 
@@ -106,23 +106,28 @@ def test_a_damaged_page_is_named_and_its_rows_alone_are_bad(config, table, tmp_p
     data = tmp_path / "data"
     shutil.copytree(table, data)
     settings = config(path=data)
-    epochs(settings, 1)
-    # As a disk that decays: the index is there, and the file has its size and times.
-    damaged = data / "train-1.parquet"
+    (order,) = epochs(settings, 1)
+    path = data / "train-1.parquet"
+    whole = path.read_bytes()
     # Words are there once in a page, where they come first; three times in a page's header, which is not compressed.
-    written = list(re.finditer(rb"(?<!row \d\d\d )row (\d{3}) (?!row)", damaged.read_bytes()))
-    first_of_page = written[len(written) // 2]
-    with damaged.open("r+b") as file:
-        file.seek(first_of_page.start() + 20)
-        file.write(b"\xff" * 300)
-    times = (table / "train-1.parquet").stat()
-    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    written = re.finditer(rb"(?<!row \d\d\d )row (\d{3}) (?!row)", whole)
+    # The page that is read last: the file decays while a daemon has it open, which has not read that page yet.
+    first_of_page = max(written, key=lambda found: order.index(ROWS + int(found[1])))
+
+    def decay():
+        with path.open("r+b") as file:
+            file.seek(first_of_page.start() + 20)
+            file.write(b"\xff" * 300)
+
     with (
         pytest.raises(forebay.BadSample, match=r"train-1\.parquet.* cannot be unpacked at byte \d+"),
         forebay.Loader(settings) as loader,
     ):
+        decay()
         list(loader)
+    path.write_bytes(whole)
     with forebay.Loader({**settings, "errors": {"on_bad_sample": "substitute", "budget": SAMPLES}}) as loader:
+        decay()
         seen = [sample for batch in loader for sample in rows(batch)]
         (session,) = loader.stats()["sessions"]
     bad = {one["sample"] for one in session["substituted"]}

@@ -178,7 +178,7 @@ def test_keys_that_the_server_calls_expired_are_renewed(bucket, profile, tmp_pat
     ("before", "says"),
     [
         ('print("SECRET"); sys.exit("no session\\nmore")', 'ended with status 1: "no session"'),
-        ('print("{SECRET"); sys.exit(0)', "prints no JSON"),
+        ('print("{SECRET"); sys.exit(0)', "prints invalid JSON"),
         ("os.kill(os.getpid(), 9)", "was ended by signal 9"),
     ],
 )

@@ -60,6 +60,8 @@ def test_a_worker_inherits_what_is_listed(config, tmp_path, monkeypatch):
     # The readline library sets two variables behind Python's back, where something has imported it.
     size = {"LINES", "COLUMNS"}
     environment = {**os.environ, **added}
+    # Which worker it is, for the process that ends it: another value each time.
+    assert "`FOREBAY_WORKER_MARK`" in listed and found["environment"].pop("FOREBAY_WORKER_MARK")
     assert found["environment"].keys() - size == environment.keys() - size
     assert all(found["environment"][name] == value for name, value in environment.items() if name not in size)
     assert found["folder"] == str(tmp_path)

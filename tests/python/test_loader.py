@@ -474,3 +474,16 @@ def test_epochs_left_are_those_that_the_next_iterations_deliver(config, endless)
         loader.set_epoch(7)
         left = iter(loader.epochs_left())
         assert [next(left), next(left)] == [7, 8] and list(loader.epochs_left(9)) == [7, 8]
+
+
+@pytest.mark.parametrize("epochs", [1, None])
+def test_a_finished_epoch_that_set_epoch_names_is_delivered_again(config, epochs):
+    # A validation loader iterates over the same epoch each time.
+    keys = config(size=4)
+    keys["order"]["epochs"] = epochs
+    if epochs is None:
+        del keys["order"]["epochs"]
+    with forebay.Loader(keys) as loader:
+        for _ in range(3):
+            loader.set_epoch(0)
+            assert [id for batch in loader for id in batch["index"].tolist()] == list(range(40))

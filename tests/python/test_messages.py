@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import forebay
 import numpy
 import pytest
 from support import PROGRAM
@@ -75,7 +76,7 @@ def test_check_takes_samples_through_all_stages_and_refuses_flat_images(images):
 
     good = check("--sample")
     assert good.returncode == 0 and "# 8 samples of stream train" in good.stdout, good
-    assert re.search(r"  image +0\.0000 to 25\d\.0000, mean 1[0-4]\d\.", good.stdout), good.stdout
+    assert re.search(r"  image +uint8, 0 to 25\d, mean 1[0-4]\d\.", good.stdout), good.stdout
     Image.new("RGB", (8, 8), (7, 9, 11)).save(paths[0])
     for path in paths:
         Image.new("RGB", (8, 8), (7, 9, 11)).save(path)
@@ -86,3 +87,55 @@ def test_check_takes_samples_through_all_stages_and_refuses_flat_images(images):
     some = check("--sample=40")
     assert some.returncode == 0 and "warning: `image` is all of one value in 39 of 40 samples" in some.stdout, some
     assert check("--sample=0").returncode == 2
+
+
+def test_a_run_says_which_configured_cores_it_may_not_use(images):
+    _, write = images
+    script = "import forebay, sys\nprint(len(list(forebay.Loader(sys.argv[1]))))"
+    ended = run(sys.executable, "-c", script, write('[cpu]\ncores = "0,4000-4002"\n'))
+    assert (ended.returncode, ended.stdout) == (0, "5\n"), ended.stderr
+    [line] = [line for line in ended.stderr.splitlines() if "may not use" in line]
+    assert "WARN" in line and re.search(r"train\.toml:\d+: .* may not use 4000-4002; change cpu\.cores", line), line
+
+
+def test_a_loader_logs_the_address_of_its_page_and_a_wrong_filter_is_named(images):
+    _, write = images
+    script = "import forebay, sys\nprint(forebay.Loader(sys.argv[1]).stats()['metrics'])"
+    config = write('[listen]\nmetrics = "127.0.0.1:0"\n')
+    ended = run(sys.executable, "-c", script, config)
+    assert f"metrics at http://{ended.stdout.strip()}/ " in ended.stderr, ended
+    environment = {**os.environ, "FOREBAY_LOG": "loud,forebay=noisy"}
+    wrong = subprocess.run(
+        [PROGRAM, "check", "--plan-only", config], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert wrong.returncode == 0 and wrong.stderr.startswith("forebay: FOREBAY_LOG = "), wrong
+    assert '"loud,forebay=noisy"' in wrong.stderr and "a level such as debug" in wrong.stderr
+
+
+def test_a_dicts_mistake_is_placed_once_and_not_in_overrides_that_nobody_gave(images):
+    paths, _ = images
+    operations = [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}]
+    good = {"dataset": {"path": str(paths[0].parents[1])}, "stage": [{"name": "decode", "operations": operations}]}
+    for mistake in (
+        {**good, "batch": {"size": 0}},
+        {**good, "batch.size": 0},
+        {**good, "batch.size": 8, "dataset.clases": "list.txt"},
+        {**good, "batch.size": 8, "dataset": {**good["dataset"], "clases": "list.txt"}},
+        {"stage": good["stage"], "batch.size": 8, "dataset.path": "/none/such"},
+    ):
+        with pytest.raises(forebay.ConfigError) as caught:
+            forebay.Loader(mistake)
+        message = str(caught.value)
+        place = re.match("(the dict|the loader's arguments): ", message)
+        assert place and message.count(place[1]) == 1, message
+
+
+def test_what_paths_gives_is_what_dataset_ids_takes(images, tmp_path):
+    _, write = images
+    with forebay.Loader(write(), shuffle=False) as loader:
+        wanted = loader.paths([3, 17, 30])
+    (tmp_path / "some.txt").write_text("".join(f"{path}\n" for path in wanted))
+    overrides = {"dataset.ids": str(tmp_path / "some.txt"), "batch.last": "short"}
+    with forebay.Loader(write(), shuffle=False, overrides=overrides) as loader:
+        assert [batch["index"].tolist() for batch in loader] == [[0, 1, 2]]
+        assert loader.paths([0, 1, 2]) == wanted

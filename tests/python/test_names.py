@@ -58,6 +58,51 @@ def test_labels_have_their_class_and_ids_their_file(folders, face):
     assert sorted(shares) == sorted(seen)
 
 
+@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
+def test_labels_of_all_samples_come_without_reading_one(folders, face):
+    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
+    with getattr(module, name)(folders) as loader:
+        labels = loader.labels
+        assert not labels.flags.writeable, "it is the loader's own"
+        assert labels.dtype == numpy.int64 and labels.tolist() == [0] * 5 + [2] * 4 + [3] * 3
+        for batch in loader:
+            assert labels[numpy.asarray(batch["index"])].tolist() == numpy.asarray(batch["label"]).tolist()
+
+
+def test_more_labels_than_a_frame_holds_are_those_of_the_manifest(tmp_path):
+    names = ["ant", "bee", "cow"]
+    wanted = [number * number % 3 for number in range(20_001)]
+    rows = [f"text {number},{names[label]}" for number, label in enumerate(wanted)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]))
+    config = {
+        "dataset": {
+            "format": "manifest",
+            "path": str(tmp_path / "rows.csv"),
+            "fields": {"text": {"from": "text"}, "label": {"from": "label", "classes": names}},
+        },
+        "batch": {"size": 2},
+        "stage": [{"name": "copy", "operations": []}],
+    }
+    with forebay.Loader(config) as loader:
+        assert loader.labels.tolist() == wanted
+        # A draw by class: each class weighs the same.
+        weights = 1 / numpy.bincount(loader.labels)[loader.labels]
+    drawn = {**config, "order": {"weights": weights, "samples_per_epoch": 3000, "epochs": 1}}
+    with forebay.Loader(drawn) as loader:
+        counts = numpy.bincount(numpy.concatenate([batch["label"] for batch in loader]), minlength=3)
+        assert counts[2] == 0 and abs(counts[0] - counts[1]) < 300
+
+
+def test_labels_that_only_samples_have_are_refused_with_the_remedy(config):
+    with forebay.Loader(config()) as loader:
+        with pytest.raises(
+            forebay.ConfigError, match=r"not in the index of the dataset: .* read the others from the batches"
+        ):
+            loader.labels  # noqa: B018
+        # The session goes on.
+        assert indices(loader) == list(range(40))
+
+
 def test_arrays_without_classes_have_none_and_a_restart_changes_no_name(config):
     with forebay.Loader(config()) as loader:
         assert loader.classes == []

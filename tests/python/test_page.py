@@ -215,11 +215,11 @@ def test_boxes_and_masks_lie_where_operations_left_what_they_are_of(browser, tmp
     image.fromarray(pixels).save(tmp_path / "picture.png")
     image.fromarray(mask).save(tmp_path / "mask.png")
     if what == "boxes":
-        boxes = [{"bbox": box[:4], "area": box[2] * box[3], "category_id": 1, "iscrowd": 0} for box in rectangles]
+        boxes = [{"bbox": box[:4], "area": box[2] * box[3], "iscrowd": 0} for box in rectangles]
         listed = {
             "images": [{"id": 1, "file_name": "picture.png", "width": 480, "height": 360}],
-            "annotations": [{"id": number, "image_id": 1, **box} for number, box in enumerate(boxes)],
-            "categories": [{"id": 1, "name": "thing"}],
+            "annotations": [{"id": n, "image_id": 1, "category_id": n, **box} for n, box in enumerate(boxes)],
+            "categories": [{"id": 0, "name": "cat"}, {"id": 1, "name": "<b>dog"}],
         }
         (tmp_path / "all.json").write_text(json.dumps(listed))
         source, fields, more = 'path = "all.json"\nformat = "coco"', ["image", "boxes", "labels"], ""
@@ -241,19 +241,24 @@ def test_boxes_and_masks_lie_where_operations_left_what_they_are_of(browser, tmp
         return browser.evaluate(f"[...{place}.data].slice(0, 3)")
 
     # Mirrored, then 20 pixels of each side are cut away.
-    for x, y, width, height, colour in rectangles:
+    for (x, y, width, height, colour), of_class in zip(rectangles, [(255, 64, 64), (34, 101, 249)]):
         left, top = 480 - x - width - 20, y - 20
         middle = (left + width // 2, top + height // 2)
         assert pixel(0, *middle) == list(colour)
         if what == "boxes":
             for place in [(left, middle[1]), (left + width, middle[1]), (middle[0], top), (middle[0], top + height)]:
-                red, green, blue = pixel(0, *place)
-                assert red > 200 and green > 150 and blue < 120, (place, red, green, blue)
+                found = pixel(0, *place)
+                assert all(abs(one - other) < 40 for one, other in zip(found, of_class)), (place, found)
+            # Its name is above it, on the colour of its class.
+            assert pixel(0, left + 2, top - 8) == list(of_class)
         else:
             # Class 1 or 2 over it, and nothing beside it.
             assert pixel(1, *middle) != list(colour)
             assert pixel(1, left + 2, top + 2) == pixel(1, *middle)
             assert pixel(1, left - 6, top + 6) == [90, 90, 90]
+    if what == "boxes":
+        texts = browser.evaluate("[...document.querySelectorAll('.sample dd')].map((text) => text.innerText)")
+        assert "cat, <b>dog" in texts, texts
     if what == "mask":
         captions = browser.evaluate("[...document.querySelectorAll('.sample figcaption')].map((c) => c.innerText)")
         assert captions[:2] == ["image, 440 × 320", "mask over image, 440 × 320"]

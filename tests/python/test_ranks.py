@@ -5,6 +5,7 @@ The store is that of torch.distributed where PyTorch is installed, and a stand-i
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -222,6 +223,106 @@ def test_a_rank_without_a_loader_is_named_and_hangs_nobody(config, run_ranks):
     assert "rank 1 did not make this loader" in first[1]
     for said, _ in (first, second):
         assert "order.seed is 3 on rank 0 and 4 on rank 1" in said[0]["error"], said
+
+
+# Each case is a loader of every rank at the state of its rank, then states that the ranks load into it, each with its
+# options; a rank without one loads none.
+STATES = """
+    import json, os, sys
+    import forebay
+
+    rank = int(os.environ["RANK"])
+    for config, states, loads in json.loads(sys.argv[1]):
+        said = []
+        try:
+            with forebay.Loader(config, state=states[rank]) as loader:
+                said.append(loader.state_dict()["samples"])
+                for load in loads:
+                    try:
+                        if None in load:
+                            loader._timeout = 0.5
+                        if load[rank] is not None:
+                            loader.load_state_dict(load[rank])
+                        said.append(loader.state_dict()["samples"])
+                    except forebay.Error as error:
+                        said.append(f"{type(error).__name__}: {error}")
+                        said.append(loader.state_dict()["samples"])
+        except forebay.Error as error:
+            said.append(f"{type(error).__name__}: {error}")
+        print(json.dumps(said), flush=True)
+"""
+
+
+def saved_states(config):
+    with forebay.Loader(config, rank=0, world_size=2, compare_ranks=False) as loader:
+        batches = iter(loader)
+        next(batches)
+        first = loader.state_dict()
+        next(batches)
+        return first, loader.state_dict()
+
+
+def test_a_state_that_one_rank_alone_passes_is_refused_on_both(config, run_ranks):
+    base = config(size=4)
+    first, second = saved_states(base)
+    cases = [[base, [first, None], []], [base, [None, first], []], [base, [first, second], []], [base, [first] * 2, []]]
+    expected = [
+        "state is epoch 0 sample 8 (DIGEST) on rank 0 and none on rank 1",
+        "state is none on rank 0 and epoch 0 sample 8 (DIGEST) on rank 1",
+        "state is epoch 0 sample 8 (DIGEST) on rank 0 and epoch 0 sample 16 (DIGEST) on rank 1",
+    ]
+    for said, _ in run_ranks(cases, script=STATES):
+        for [error], part in zip(said, expected):
+            error = re.sub("[0-9a-f]{16}", "DIGEST", error)
+            assert error.startswith("StateMismatch") and part in error and "every rank" in error, error
+        assert said[-1] == [8]
+
+
+def test_states_that_the_ranks_load_are_compared_and_a_rank_that_loads_none_is_named(config, run_ranks):
+    base = config(size=4)
+    first, second = saved_states(base)
+    torn = {**first, "epoch": "one"}
+    cases = [[base, [None, None], [[first, second], [second, second], [first, torn], [first, None]]]]
+    for rank, ([said], _) in enumerate(run_ranks(cases, script=STATES)):
+        start, differing, kept, same, unread, kept_again, *last = said
+        assert (start, kept, same, kept_again) == (0, 0, 16, 16), said
+        assert differing.startswith("StateMismatch") and "on rank 0 and epoch 0 sample 16 (" in differing, said
+        assert unread.startswith("StateMismatch"), said
+        assert unread.endswith("nothing has changed)") and "not a saved state on rank 1" in unread, said
+        if rank == 0:
+            assert last[0].startswith("Timeout: rank 1 did not call load_state_dict within 0.5 s of rank 0"), said
+        assert last[-1] == 16, said
+
+
+def test_a_state_that_one_rank_alone_passes_is_refused_through_a_folder(config, tmp_path):
+    base = config(size=4)
+    first, _ = saved_states(base)
+    said = []
+    # One after the other, so that no wait decides: the first is alone and goes on.
+    for rank in range(2):
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "FOREBAY_RANKS_FOLDER": str(tmp_path / "ranks")}
+        variables.update(FOREBAY_JOB="one", FOREBAY_RANKS_WAIT="0.2")
+        command = [sys.executable, "-c", textwrap.dedent(STATES), json.dumps([[base, [first, None], []]])]
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        said.append(json.loads(done.stdout))
+    assert said[0] == [8]
+    [error] = said[1]
+    assert error.startswith("StateMismatch") and " on rank 0 and none on rank 1" in error, error
+
+
+def test_a_job_that_starts_again_under_its_name_goes_on_from_its_state(config, tmp_path):
+    base = config(size=4)
+    first, _ = saved_states(base)
+    for state, samples in ((None, 0), (first, 8)):
+        processes = []
+        for rank in range(2):
+            cases = [[base, [state, state], []]]
+            variables = {"RANK": str(rank), "WORLD_SIZE": "2", "FOREBAY_RANKS_FOLDER": str(tmp_path / "ranks")}
+            command = [sys.executable, "-c", textwrap.dedent(STATES), json.dumps(cases)]
+            environment = {**os.environ, **variables, "FOREBAY_JOB": "one"}
+            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        for process in processes:
+            assert json.loads(process.communicate(timeout=WATCHDOG_SECONDS)[0]) == [samples]
 
 
 def test_a_store_that_is_gone_ends_no_later_epoch(config, run_ranks):

@@ -1,4 +1,4 @@
-"""What the writers of MosaicML Streaming, LitData and TFRecords wrote (daemon/crates/source/fixtures), read back."""
+"""What the writers of MosaicML Streaming, LitData and TFRecords wrote (daemon/crates/formats/fixtures), read back."""
 
 import contextlib
 import importlib.util
@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FIXTURES = ROOT / "daemon/crates/source/fixtures"
+FIXTURES = ROOT / "daemon/crates/formats/fixtures"
 DOCUMENT = ROOT / "docs/from-mosaicml.md"
 
 

@@ -1,6 +1,8 @@
 """The user's own Python as a stage: the same bytes whatever happens to its workers, and errors that name the sample."""
 
+import collections
 import hashlib
+import importlib
 import os
 import random
 import signal
@@ -259,6 +261,8 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
 
         def take_pages():
             # The size is sealed; pages can be punched out of it.
+            # The results of the call before are pages of it too: let them be read first.
+            time.sleep(1)
             for length in (0, 4096, 1 << 60):
                 try:
                     os.ftruncate(ARENA, length)
@@ -301,27 +305,67 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
 
 def test_a_module_that_cannot_be_imported_is_imported_once(stage, tmp_path):
     note = tmp_path / "imported"
-    path = stage(f"open({str(note)!r}, 'a').write('x')\nimport no_such_module\n\ndef augment(sample, rng): pass")
+    source = f"open({str(note)!r}, 'a').write('x')\nimport no_such_module\n\ndef augment(sample, rng): pass"
+    path = stage(source, workers=1)
     with pytest.raises(forebay.ConfigError, match="No module named 'no_such_module'"):
         digests(path)
     assert note.read_text() == "x", "no other sample changes that"
 
 
-def test_a_call_that_hangs_is_ended_and_its_sample_named(stage):
+def test_a_call_that_hangs_is_tried_twice_and_its_sample_and_time_out_are_named(stage, tmp_path):
+    note = tmp_path / "calls"
     path = stage(
-        """
+        f"""
         import time
 
         def augment(sample, rng):
             if sample["label"] == 1:
+                open({str(note)!r}, "a").write(f"{{sample['image'].sum()}}\\n")
                 time.sleep(1000)
-            return {"label": sample["label"]}
+            return {{"label": sample["label"]}}
         """,
         workers=1,
         timeout='"300ms"',
     )
-    with pytest.raises(forebay.BadSample, match=r"bad sample 16 .*it has run for more than 0\.3 s"):
+    with forebay.Loader(path, timeout=120, overrides={"batch.size": 1}) as loader:
+        with pytest.raises(forebay.StageError) as caught:
+            list(loader)
+        reason = f"`{path.stem}:augment` ran for more than 300ms, the `timeout` of stage `augment`, in each of 2 calls"
+        text = str(caught.value)
+        assert text.startswith("stage `augment` failed on sample 16 (")
+        assert text.count(reason) == 1 and "raise `timeout`" in text and "remove the file" not in text
+    # The other samples that hang may be called meanwhile.
+    calls = collections.Counter(note.read_text().split()).values()
+    assert 2 in calls and max(calls) == 2
+    path.with_suffix(".py").write_text("import time\n\ndef augment(sample, rng): time.sleep(1000)\n")
+    with pytest.raises(forebay.ConfigError, match=r"ran for more than 300ms, the `timeout` .* in each of 2 calls"):
         digests(path)
+
+
+def test_large_arguments_reach_the_function(stage):
+    # More than a control frame has, and than a variable of the environment.
+    names = [f"class {number}" for number in range(40_000)]
+    path = stage(
+        """
+        class augment:
+            def __init__(self, names):
+                self.names = names
+
+            def __call__(self, sample, rng):
+                assert self.names == [f"class {number}" for number in range(40_000)]
+                return {"label": sample["label"]}
+        """,
+        workers=2,
+        arguments="{ names = [" + ", ".join(f'"{name}"' for name in names) + "] }",
+    )
+    assert len(digests(path)) == 12
+
+
+def test_a_result_that_cannot_be_taken_is_said_once(stage):
+    path = stage('def augment(sample, rng):\n    return {"label": "two" if sample["label"] == 2 else 1}')
+    with pytest.raises(forebay.StageError) as caught:
+        digests(path)
+    assert str(caught.value).count("`label` is text, and a whole number for the first samples") == 1
 
 
 def test_an_exception_ends_with_the_users_own_traceback(stage):
@@ -476,3 +520,67 @@ def test_a_leak_is_stopped_by_its_cap(stage):
     path = stage(source, workers=1, memory='"150MiB"')
     leaking = digests(path)
     assert leaking == digests(stage(source.replace("KEPT.append", "(lambda _: 0)"), workers=1))
+
+
+PRESETS = """
+    def same(sample, rng):
+        return sample
+
+    def drops(sample, rng):
+        return {"mean": float(sample.get("image", sample.get("global_0")).mean()), "label": sample["label"]}
+
+    def floats(sample, rng):
+        return {"image": sample["image"].astype("float32") / 255, "label": sample["label"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "function", "fields"),
+    [
+        ("imagenet-train", "same", {"image": ("uint8", (4, 224, 224, 3))}),
+        ("imagenet-train", "floats", {"image": ("float32", (4, 224, 224, 3))}),
+        ("imagenet-eval", "drops", {"mean": ("float64", (4,))}),
+        ("clip", "same", {"image": ("uint8", (4, 224, 224, 3))}),
+        ("dino", "drops", {"mean": ("float64", (4,))}),
+    ],
+)
+@pytest.mark.parametrize("way", ["toml", "stages"])
+def test_a_preset_takes_a_python_stage_at_its_end(stage, pictures, tmp_path, preset, function, fields, way):
+    module = stage(PRESETS, function).stem
+    text = f'preset = "{preset}"\ndataset = {{ path = "{pictures}", format = "image-folder" }}\nbatch.size = 4\n'
+    keywords = {}
+    if way == "toml":
+        text += f'[[stage]]\nname = "mine"\npython = "{module}:{function}"\n'
+    else:
+        keywords["stages"] = {"mine": getattr(importlib.import_module(module), function)}
+    (tmp_path / "preset.toml").write_text(text)
+    with forebay.Loader(tmp_path / "preset.toml", **keywords) as loader:
+        batch = next(iter(loader))
+        assert {name: (str(batch[name].dtype), batch[name].shape) for name in fields} == fields
+
+
+def test_a_preset_takes_a_batch_function_that_makes_its_field(stage, pictures, tmp_path):
+    source = """
+        import numpy
+
+        def drops(sample, rng):
+            return {"label": sample["label"]}
+
+        def makes(batch, rng):
+            return {"image": numpy.zeros((len(batch["label"]), 2), "float32"), "label": batch["label"]}
+    """
+    module = stage(source, "drops").stem
+    text = f'preset = "imagenet-train"\ndataset.path = "{pictures}"\nbatch.size = 4\n'
+    text += f'[[stage]]\nname = "mine"\npython = "{module}:drops"\n'
+    text += f'[[batch.operations]]\nop = "python"\ncall = "{module}:makes"\n'
+    (tmp_path / "preset.toml").write_text(text)
+    with forebay.Loader(tmp_path / "preset.toml") as loader:
+        assert next(iter(loader))["image"].shape == (4, 2)
+
+
+def test_what_the_user_writes_of_a_field_that_is_no_image_stays_an_error(stage, pictures, tmp_path):
+    module = stage(PRESETS, "same").stem
+    text = f'preset = "imagenet-train"\ndataset.path = "{pictures}"\nbatch.size = 4\noutput.image.layout = "NHWC"\n'
+    (tmp_path / "preset.toml").write_text(text + f'[[stage]]\nname = "mine"\npython = "{module}:same"\n')
+    with pytest.raises(forebay.ConfigError, match="is for decoded images, and `image` is not one"):
+        forebay.Loader(tmp_path / "preset.toml")

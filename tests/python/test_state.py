@@ -169,6 +169,6 @@ def test_ranks_that_load_different_states_are_named_on_every_rank(config, tmp_pa
     for report in reports:
         assert report["after"] and report["still"]
         for key in ("refused", "refused at once"):
-            assert "rank 0: samples 8" in report[key] and "rank 1: samples 16" in report[key], report
+            assert "epoch 0 sample 8 (" in report[key] and "on rank 0 and epoch 0 sample 16 (" in report[key], report
     assert sorted(reports[0]["ids"] + reports[1]["ids"]) == list(range(8, 40))
     assert reports[0]["alone"] == 10

@@ -1,4 +1,4 @@
-"""Tables of Hugging Face's and Arrow's own writers (daemon/crates/source/fixtures), through the program."""
+"""Tables of Hugging Face's and Arrow's own writers (daemon/crates/formats/fixtures), through the program."""
 
 import contextlib
 import importlib.util
@@ -13,7 +13,7 @@ import pytest
 from support import PROGRAM
 
 ROOT = Path(__file__).parents[2]
-FIXTURES = ROOT / "daemon/crates/source/fixtures"
+FIXTURES = ROOT / "daemon/crates/formats/fixtures"
 DOCUMENT = ROOT / "docs/from-huggingface.md"
 
 
@@ -21,6 +21,16 @@ def config(path, tmp_path, fields, operations=(), **keys):
     dataset = {"path": str(FIXTURES / path), "index": str(tmp_path / "index"), "fields": fields}
     stage = [{"name": "work", "operations": list(operations)}]
     return {"dataset": dataset, "batch": {"size": 3, "last": "short"}, "stage": stage, "order": {"epochs": 1}, **keys}
+
+
+def test_numbers_of_columns_keep_their_types(tmp_path):
+    fields = {name: {"from": name} for name in ("label", "score", "half", "is_good")}
+    with forebay.Loader(config("hugging-face", tmp_path, fields)) as loader:
+        batch = next(iter(loader))
+        assert [str(batch[name].dtype) for name in fields] == ["int64", "float32", "float16", "bool"]
+        assert loader.state_dict()["stream_version"] == 2
+    with forebay.Loader(config("hugging-face", tmp_path, {"label": {"from": "label"}})) as loader:
+        assert loader.state_dict()["stream_version"] == 1, "what did not change resumes"
 
 
 def test_columns_arrive_and_a_run_resumes(tmp_path):

@@ -172,6 +172,17 @@ def test_the_presets_give_views_and_pairs(pictures):
             numpy.testing.assert_allclose(image.mean(axis=(1, 2)), expected, atol=0.1)
 
 
+def test_a_folder_of_pictures_without_classes_gives_views_and_no_label(pictures, tmp_path):
+    for picture in sorted((pictures / "pictures").rglob("*.*"))[:8]:
+        (tmp_path / f"{picture.parent.name}-{picture.name}").write_bytes(picture.read_bytes())
+    config = {"dataset.path": str(tmp_path), "batch.size": 4, "order.epochs": 1}
+    with forebay.Loader(config, preset="dino", timeout=120) as loader:
+        found = next(iter(loader))
+    views = {"global_0", "global_1", *(f"local_{number}" for number in range(6))}
+    assert set(found) == {*views, "index"}
+    assert found["global_0"].shape == (4, 3, 224, 224)
+
+
 DINO = """
 [[stage]]
 name = "preprocess"

@@ -70,7 +70,7 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
             "examples/train-{00000..00002}-of-00003",
             "label = { from = \"image/class/label\", as = \"integer\" }",
         ),
-        ("sounds", "audio = { ragged = true, max_bytes = \"1KiB\" }  # floats: 100 to 139 frames"),
+        ("sounds", "audio = { ragged = true, max_bytes = \"1KiB\" }  # floats: 100 to 139 frames;"),
         ("speech", "wav = { from = \"wav\", as = \"audio\" }"),
         ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),
         ("arrays", "format = \"npy\""),
@@ -156,7 +156,6 @@ fn what_is_no_dataset_is_refused_with_what_is_there() {
         ("empty", "empty is a folder of folders without files; image-folder reads .jpg"),
         ("loop", "loop is a folder of folders without files"),
         ("texts/a.txt", "a.txt is a file that no format reads (1 .txt)"),
-        ("photos/class-000", "photos/class-000 holds no class folders"),
         ("photos/class-000/00000000.jpg", "is a file; image-folder expects a folder"),
         ("absent", "absent does not exist"),
         ("https://me:word@host/photos", "is a URL with a user or a password"),
@@ -166,6 +165,15 @@ fn what_is_no_dataset_is_refused_with_what_is_there() {
         assert!(refused.stderr.contains(reason), "{path}: {}", refused.stderr);
         assert!(!dir.path("train.toml").exists(), "{path}");
     }
+}
+
+#[test]
+fn a_folder_of_pictures_without_class_folders_is_proposed_without_labels() {
+    let dir = TestDir::new();
+    data::images(&dir.path("photos"), 12, 3);
+    success(&dir, &["photos/class-000"]);
+    let text = std::fs::read_to_string(dir.path("train.toml")).unwrap();
+    assert!(text.contains("# There are no class folders: pictures have no label."), "{text}");
 }
 
 /// A `.npy` of so many rows of so many bytes, all zero: it takes no room on disk.
@@ -244,11 +252,68 @@ fn a_configuration_without_a_format_takes_the_one_that_is_found() {
 }
 
 #[test]
+fn tokens_of_32_bits_are_read_as_such_and_what_the_data_do_not_tell_is_asked() {
+    let dir = TestDir::new();
+    let tokens = |count: u32| -> Vec<u8> {
+        (0..count).flat_map(|n| (n.wrapping_mul(2_654_435_761) % 128_000).to_le_bytes()).collect()
+    };
+    std::fs::write(dir.path("llama.bin"), tokens(50_000)).unwrap();
+    let told = success(&dir, &["llama.bin"]);
+    // 24 rows of 2,048 tokens and the one after.
+    assert!(
+        told.contains("24 samples") && told.contains("uint32: guessed from the data"),
+        "{told}"
+    );
+    let text = read(&dir, "train.toml");
+    assert!(text.contains("dtype = \"uint32\"        # guessed from the data: "), "{text}");
+    assert!(text.contains("epochs = 1 "), "{text}");
+    std::fs::write(dir.path("zeros.bin"), vec![0; 40_000]).unwrap();
+    let refused = init(&dir, &["zeros.bin", "-o", "zeros.toml"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    for answer in
+        ["dataset.tokens.dtype=uint16 (20000 tokens)", "dataset.tokens.dtype=uint32 (10000 tokens)"]
+    {
+        assert!(refused.stderr.contains(answer), "{refused:?}");
+    }
+    let given = ["zeros.bin", "-o", "zeros.toml", "--set", "dataset.tokens.dtype=uint32"];
+    assert!(success(&dir, &given).contains("4 samples"));
+    let plan = program::run(&mut dir.forebay(&["check", "zeros.toml"]));
+    assert!(plan.status.success() && plan.stdout.contains("10000 of uint32"), "{plan:?}");
+}
+
+#[test]
+fn a_coco_file_beside_its_pictures_runs_and_other_layouts_are_questions() {
+    let dir = TestDir::new();
+    data::images(&dir.path("coco/imgs"), 40, 1);
+    let list: Vec<_> = (0..40)
+        .map(|n| format!("{{\"id\": {n}, \"file_name\": \"class-000/{n:08}.jpg\"}}"))
+        .collect();
+    let list = format!("{{\"images\": [{}], \"annotations\": []}}", list.join(","));
+    std::fs::write(dir.path("coco/instances_train.json"), list).unwrap();
+    for path in ["coco", "coco/instances_train.json"] {
+        success(&dir, &[path, "--force"]);
+        let text = read(&dir, "train.toml");
+        let root = format!("root = {:?}", dir.path("coco/imgs").display().to_string());
+        assert!(text.contains("format = \"coco\"") && text.contains(&root), "{text}");
+        let mut bench = dir.forebay(&["bench", "--json", "--batches", "2", "train.toml"]);
+        let report = program::run(bench.args(["--set", "cpu.policy=normal"])).json();
+        assert_eq!(report["samples"], 16, "{report}");
+    }
+    data::images(&dir.path("yolo/images"), 40, 2);
+    std::fs::create_dir(dir.path("yolo/labels")).unwrap();
+    std::fs::write(dir.path("yolo/labels/00000000.txt"), "0 0.5 0.5 1 1").unwrap();
+    let refused = init(&dir, &["yolo", "-o", "yolo.toml"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("YOLO") && !dir.path("yolo.toml").exists(), "{refused:?}");
+    success(&dir, &["yolo/images", "-o", "yolo.toml", "--set", "dataset.format=image-folder"]);
+}
+
+#[test]
 fn a_dataset_of_hugging_face_is_found_and_proposed() {
     let dir = TestDir::new();
     let pets = dir.path("pets");
     std::fs::create_dir(&pets).unwrap();
-    let fixture = "../daemon/crates/source/fixtures/hugging-face-pictures";
+    let fixture = "../daemon/crates/formats/fixtures/hugging-face-pictures";
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture)).unwrap() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, pets.join(path.file_name().unwrap())).unwrap();

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod clients;
+mod fairness;
 mod floods;
 mod hostile;
 mod named;

@@ -40,8 +40,8 @@
  * batches never wait for a loader. No function may be called from a signal handler.
  *
  * Forks. Loaders, batches and texts belong to the process that created them. In a forked child every call on them is
- * FOREBAY_ERROR_FORKED and has no effect, and the memory of batches is not mapped: an access ends the child. The child may
- * open its own loaders.
+ * FOREBAY_ERROR_FORKED and has no effect, and the memory of batches is not mapped: an access crashes the child. The child
+ * may open its own loaders.
  *
  * Sizes. Structs begin with `size`, which the FOREBAY_..._INIT constants set; it tells whether header and library match.
  */
@@ -57,13 +57,13 @@ extern "C" {
 
 /* ---- Version and errors ---------------------------------------------------------------------------------------------- */
 
-/* The release that this header belongs to; forebay_version() tells the library's. Libraries of one major version share the
- * name that programs are bound to, libforebay.so.MAJOR. */
+/* The release of this header; forebay_version() returns the library's. Libraries of one major version share the soname,
+ * libforebay.so.MAJOR. */
 #define FOREBAY_VERSION_MAJOR 0
 #define FOREBAY_VERSION_MINOR 1
 #define FOREBAY_VERSION_PATCH 0
 
-/* "MAJOR.MINOR.PATCH" of the library. Valid for ever. */
+/* "MAJOR.MINOR.PATCH" of the library. Valid forever. */
 const char *forebay_version(void);
 
 typedef enum forebay_status {
@@ -95,10 +95,10 @@ typedef enum forebay_status {
  * call of this thread fails or the thread ends; a call that succeeds does not change it. */
 const char *forebay_last_error(void);
 
-/* A status in a word, such as "daemon-lost"; "unknown" for a number that is no status. Valid for ever. */
+/* A status in a word, such as "daemon-lost"; "unknown" for a number that is not a status. Valid forever. */
 const char *forebay_status_name(int status);
 
-/* Frees a text that a function of this header gave. */
+/* Frees a text that a function of this header returned. */
 int forebay_text_free(char *text);
 
 /* ---- Opening a loader ------------------------------------------------------------------------------------------------ */
@@ -148,7 +148,7 @@ typedef struct forebay_options {
 
 #define FOREBAY_OPTIONS_INIT {sizeof(forebay_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Attaches; starts a private daemon first where the target is a configuration. *loader is a handle to be closed. */
+/* Attaches; starts a private daemon first if the target is a configuration. *loader is a handle to be closed. */
 int forebay_loader_open(const forebay_options *options, forebay_loader **loader);
 
 /* Ends the session and a private daemon. Another thread's call that waits on the loader ends (FOREBAY_ERROR_CLOSED)

@@ -158,7 +158,7 @@ unsafe fn write_tensor<'batch>(
     Ok(Status::Ok)
 }
 
-/// What a batch is: see the header.
+/// The description of a batch: see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_batch_get_info(
     batch: *const BatchHandle,
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn forebay_batch_get_info(
     })
 }
 
-/// A tensor by its place: see the header.
+/// A tensor by its index: see the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn forebay_batch_get_tensor(
     batch: *const BatchHandle,

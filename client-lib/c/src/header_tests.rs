@@ -1,4 +1,4 @@
-//! The header and this crate agree: a program that the C compiler makes of the header says what it understood.
+//! The header and this crate agree: a C program that includes the header prints its constants, sizes and offsets.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -52,7 +52,7 @@ macro_rules! ask_struct {
 }
 
 #[test]
-fn the_compiler_reads_the_header_as_this_crate_means_it() {
+fn header_and_crate_have_the_same_layout() {
     let mut question = Question::default();
     for (status, constant, _) in Status::ALL {
         question.ask(constant, *status as i64);

@@ -1,4 +1,4 @@
-//! The objects behind handles.
+//! The objects that handles refer to.
 //!
 //! A handle is a unique number in a pointer type; no memory is at its address. It is looked up here and never dereferenced,
 //! so a handle that is null, released or of another kind is an error. Two tables own the objects, a third the texts that
@@ -109,9 +109,9 @@ impl Registry {
         handle
     }
 
-    /// Keeps a text until it is freed; gives its address.
+    /// Keeps a text until it is freed; returns its address.
     pub(crate) fn add_text(&self, text: CString) -> *mut std::ffi::c_char {
-        // The bytes stay where they are when the string is moved into the table.
+        // Moving the string into the table does not move its bytes.
         let address = text.as_ptr().cast_mut();
         table(&self.texts).insert(address.addr(), text);
         address
@@ -119,7 +119,7 @@ impl Registry {
 }
 
 fn new_handle() -> usize {
-    // Relaxed: a number of its own; the tables' locks order who sees what it stands for.
+    // Relaxed: only a unique number; the tables' locks order access to the objects.
     NEXT_HANDLE.fetch_add(HANDLE_STEP, Ordering::Relaxed)
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn remove_session(handle: usize) -> Result<Arc<Session>, Failure> {
     table(&registry.loaders).remove(&handle).ok_or_else(|| stale("loader"))
 }
 
-/// The batch of a handle: a lease of its own, so that it outlives a release by another thread.
+/// The batch of a handle: a separate lease, so that it outlives a release by another thread.
 pub(crate) fn batch(handle: usize) -> Result<(&'static Registry, Batch), Failure> {
     let registry = Registry::of_handle("batch", handle)?;
     let found = table(&registry.batches).get(&handle).cloned();
@@ -168,7 +168,7 @@ pub(crate) fn remove_text(address: usize) -> Result<(), Failure> {
 /// An open loader.
 pub(crate) struct Session {
     loader: Mutex<Option<Loader>>,
-    /// A thread closes the loader: one that waits in a call on it gives up.
+    /// Set while a thread closes the loader: a waiting call on it returns.
     closing: Arc<AtomicBool>,
 }
 
@@ -177,7 +177,7 @@ impl Session {
         Self { loader: Mutex::new(Some(loader)), closing }
     }
 
-    /// Runs something on the loader, after the calls of other threads.
+    /// Runs `work` on the loader, after the calls of other threads.
     pub(crate) fn run<R>(
         &self,
         work: impl FnOnce(&mut Loader) -> Result<R, Error>,
@@ -205,13 +205,13 @@ impl Session {
     ) -> Result<R, Failure> {
         let result = loader.as_mut().map_or(Err(Error::Closed), work);
         result.map_err(|error| match error {
-            // Relaxed: a flag that carries nothing else.
+            // Relaxed: the flag publishes nothing else.
             Error::Interrupted(_) if self.closing.load(Ordering::Relaxed) => Error::Closed.into(),
             error => error.into(),
         })
     }
 
-    /// Ends the session, once the call that is in it has returned.
+    /// Ends the session after the current call has returned.
     pub(crate) fn close(&self) {
         // Relaxed: as above.
         self.closing.store(true, Ordering::Relaxed);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_freed_once() {
+    fn text_can_be_freed_once() {
         let registry = Registry::for_opening().unwrap();
         let address = registry.add_text(c"text".into());
         // SAFETY: the table holds the text.

@@ -152,7 +152,7 @@ fn describe_panic(panic: Box<dyn std::any::Any + Send>) -> Failure {
 /// The text of this thread's last error: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn forebay_last_error() -> *const c_char {
-    // The text stays where it is until the next failure of this thread replaces it.
+    // The text stays at this address until the next failure of this thread replaces it.
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -179,12 +179,12 @@ mod tests {
     use super::*;
 
     fn last_error() -> String {
-        // SAFETY: the function gives a text with a null byte at its end, which nothing replaces meanwhile.
+        // SAFETY: the function returns a text with a null byte at its end, which nothing replaces in the meantime.
         unsafe { CStr::from_ptr(forebay_last_error()) }.to_str().unwrap().to_owned()
     }
 
     #[test]
-    fn a_panic_becomes_an_error() {
+    fn panic_becomes_an_error() {
         assert_eq!(last_error(), "");
         let status = ffi_guard(|| panic!("{} on purpose", "a panic"));
         assert_eq!(status, Status::Internal as c_int);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_the_threads_own_and_survives_success() {
+    fn last_error_is_per_thread_and_survives_success() {
         let fail = |words: &'static str| ffi_guard(|| Err(Failure::argument(words)));
         assert_eq!(fail("here"), Status::Argument as c_int);
         std::thread::spawn(move || {

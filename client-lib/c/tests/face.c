@@ -1,6 +1,6 @@
 /*
- * What the tests have a C program do: `face SCENARIO TARGET`. Each scenario prints what it took as "id" lines, or
- * nothing, and ends with status 0; a check that fails ends it with the line and the last error.
+ * The C program of the tests: `face SCENARIO TARGET`. Each scenario prints the taken samples as "id" lines, or
+ * nothing, and exits with status 0; a failed check ends it with the line and the last error.
  */
 #define _DEFAULT_SOURCE
 
@@ -93,7 +93,7 @@ static void resume(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
     loader = open_from(state);
     print_rest_of_epoch(loader);
-    /* The same again, over a session that stands elsewhere. */
+    /* The same again, in a session at another position. */
     CHECK(forebay_loader_load_state(loader, state, 0) == FOREBAY_OK);
     print_rest_of_epoch(loader);
     CHECK(forebay_loader_load_state(loader, "{}", 0) == FOREBAY_ERROR_STATE_MISMATCH);
@@ -102,7 +102,7 @@ static void resume(void)
     CHECK(forebay_text_free(older) == FOREBAY_ERROR_ARGUMENT);
 }
 
-/* Epochs by hand: a jump, a seek, an early end, and taking without waiting. */
+/* Manual epochs: a jump, a seek, an early end, and taking without waiting. */
 static void epochs(void)
 {
     forebay_loader *loader = open_from(NULL);
@@ -136,7 +136,7 @@ static void epochs(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
-/* Nothing that a caller can get wrong ends the process, and a failure leaves the loader usable. */
+/* No error of a caller ends the process, and a failure leaves the loader usable. */
 static void arguments(void)
 {
     forebay_options options = FOREBAY_OPTIONS_INIT;
@@ -185,7 +185,7 @@ static void arguments(void)
     CHECK(forebay_batch_release(batch) == FOREBAY_ERROR_ARGUMENT);
     CHECK(forebay_batch_get_info(batch, &info) == FOREBAY_ERROR_ARGUMENT);
     CHECK(forebay_batch_get_info(second, &info) == FOREBAY_OK && info.number == 0);
-    /* Three slots: two batches are kept and a third is asked for. */
+    /* Three slots: two batches are kept and a third is requested. */
     while (count < 16 && (status = forebay_loader_next(loader, &kept[count])) == FOREBAY_OK)
         ++count;
     CHECK(status == FOREBAY_ERROR_HOLD_LIMIT && strstr(forebay_last_error(), "ring.hold") != NULL);
@@ -200,7 +200,7 @@ static void arguments(void)
     CHECK(strcmp(forebay_status_name(99), "unknown") == 0);
 }
 
-/* A configuration as text, whose paths start at the target's folder, with a key laid over it. */
+/* A configuration as text, whose paths start at the target's folder, with an override. */
 static void from_text(void)
 {
     static const forebay_override overrides[] = {{"batch.size", "4"}, {"order.epochs", "1"}};
@@ -244,7 +244,7 @@ static void streams(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
-/* Opens the target and prints status and text of what comes of it. */
+/* Opens the target and prints the status and the message. */
 static void refused(void)
 {
     forebay_options options = FOREBAY_OPTIONS_INIT;
@@ -256,7 +256,7 @@ static void refused(void)
     printf("%s: %s\n", forebay_status_name(status), forebay_last_error());
 }
 
-/* Closes the loader once the other thread waits in it. */
+/* Closes the loader when the other thread waits in it. */
 static void *close_it(void *loader)
 {
     sig_atomic_t before = times_asked;
@@ -299,7 +299,7 @@ static void waits(void)
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* A batch outlives its loader, and its bytes stay. */
+/* A batch outlives its loader, and its bytes remain valid. */
 static void held(void)
 {
     forebay_loader *loader = open_from(NULL);
@@ -316,14 +316,14 @@ static void held(void)
     memcpy(copy, tensor.data, tensor.bytes);
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
     CHECK(memcmp(copy, tensor.data, tensor.bytes) == 0);
-    /* It may be written to, also now. */
+    /* It is still writable. */
     memset(tensor.data, 7, tensor.bytes);
     print_ids(batch);
     CHECK(forebay_batch_release(batch) == FOREBAY_OK);
     free(copy);
 }
 
-/* The private daemon is killed after the first batch, which is kept; the epoch goes on. */
+/* The private daemon is killed after the first batch, which is kept; the epoch continues. */
 static void killed(void)
 {
     forebay_loader *loader = open_from(NULL);
@@ -341,7 +341,7 @@ static void killed(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
-/* In a child nothing of the parent's can be used or given back; what it opens itself can. */
+/* In a child the parent's objects can be neither used nor returned; its own objects can. */
 static void forked(void)
 {
     forebay_loader *loader = open_from(NULL), *own;
@@ -374,7 +374,7 @@ static void forked(void)
     CHECK(forebay_loader_close(loader) == FOREBAY_OK);
 }
 
-/* Boxes of [n, 4], all numbers the sample's, n = id % 5. */
+/* Boxes of [n, 4] that depend on the sample, n = id % 5. */
 static void boxes(void)
 {
     forebay_loader *loader = open_from(NULL);

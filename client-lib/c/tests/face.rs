@@ -1,5 +1,5 @@
-//! The C face over real daemons: installed, compiled against, linked both ways, and used by C programs whose samples are
-//! compared with the Rust client's. What the programs do is in `face.c` and `../examples/epoch.c`.
+//! The C library with real daemons: installed, compiled against, linked both ways, and used by C programs whose samples
+//! are compared with the Rust client's. The programs are `face.c` and `../examples/epoch.c`.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,14 @@ use forebay_tests::program::{Finished, run};
 use forebay_tests::taken::{ids, take_epoch};
 use forebay_tests::{Daemon, TestDir, data, test_dir};
 
-/// What every C file must pass.
+/// The warnings with which every C file must compile.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Runs a tool that must succeed; gives its standard output.
+/// Runs a tool that must succeed; returns its standard output.
 fn done(command: &mut Command) -> String {
     let finished = run(command);
     assert!(finished.status.success(), "{command:?}: {finished:?}");
@@ -31,7 +31,7 @@ fn is_there(tool: &str) -> bool {
     Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Where `client-lib/c/install` has put what the sources make now.
+/// The prefix into which `client-lib/c/install` has installed the current build.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -43,14 +43,14 @@ fn prefix() -> &'static Path {
         let profile = if built.ends_with("debug") { "dev" } else { "release" };
         let mut install = Command::new(source("install"));
         install.arg(&prefix).args(["--profile", profile]);
-        // It builds the library first, which may take longer than a test may.
+        // It builds the library first, which may take longer than a test's time limit.
         let status = install.env("CARGO_TARGET_DIR", built.parent().unwrap()).status().unwrap();
         assert!(status.success(), "{install:?}: {status}");
         prefix
     })
 }
 
-/// What the installed file for pkg-config says under a key, with its variables put in.
+/// The values of a key in the installed pkg-config file, with variables expanded.
 fn package_key(key: &str) -> Vec<String> {
     let text = std::fs::read_to_string(prefix().join("lib/pkgconfig/forebay.pc")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}: "))).unwrap();
@@ -61,7 +61,7 @@ fn package_key(key: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The flags that programs compile with: pkg-config's, and without it what its file says.
+/// The flags for compiling programs: from pkg-config, or without it from its file.
 fn package_flags() -> Vec<String> {
     if !is_there("pkg-config") {
         return [package_key("Cflags"), package_key("Libs")].concat();
@@ -81,13 +81,13 @@ fn compile(dir: &TestDir, file: &str) -> PathBuf {
     program
 }
 
-/// Runs a C program against the shared library to its end.
+/// Runs a C program with the shared library until it exits.
 fn run_shared(dir: &TestDir, program: &Path, arguments: &[&str]) -> Finished {
     let mut command = dir.command(program);
     run(command.args(arguments).env("LD_LIBRARY_PATH", prefix().join("lib")))
 }
 
-/// Has the C program of the tests do something; gives what it printed.
+/// Runs a scenario of the tests' C program; returns its output.
 fn scenario(dir: &TestDir, name: &str, target: &Path) -> String {
     let program = compile(dir, "tests/face.c");
     let finished = run_shared(dir, &program, &[name, target.to_str().unwrap()]);
@@ -106,13 +106,13 @@ fn small_stream(dir: &TestDir) -> PathBuf {
     dir.config("small.toml", &data::stack_config(&folder, "order.epochs = 2\nring.slots = 4"))
 }
 
-/// The ids of so many epochs, from the Rust client.
+/// The ids of `epochs` epochs, from the Rust client.
 fn expected_ids(config: &Path, epochs: usize) -> Vec<i64> {
     let mut loader = test_dir::loader(config, 0, 1).attach().unwrap();
     (0..epochs).flat_map(|_| ids(&take_epoch(&mut loader))).collect()
 }
 
-/// FNV-1a as in the example, over what one batch holds.
+/// FNV-1a as in the example, over the contents of a batch.
 fn add_to_checksum(mut checksum: u64, batch: &Batch) -> u64 {
     let mut add = |bytes: &[u8]| {
         for byte in bytes {
@@ -128,7 +128,7 @@ fn add_to_checksum(mut checksum: u64, batch: &Batch) -> u64 {
     checksum
 }
 
-/// What the example must print of the next epoch.
+/// The expected output of the example for the next epoch.
 fn expected_of_example(loader: &mut Loader) -> String {
     let mut lines = String::new();
     let mut checksum = 14_695_981_039_346_656_037;
@@ -144,7 +144,7 @@ fn expected_of_example(loader: &mut Loader) -> String {
 }
 
 #[test]
-fn the_example_reads_an_epoch_linked_either_way() {
+fn example_reads_an_epoch_with_static_and_shared_library() {
     let dir = TestDir::new();
     data::images(&dir.path("images"), 40, 4);
     let images = dir.config("images.toml", &data::image_config(&dir.path("images"), ""));
@@ -165,11 +165,11 @@ fn the_example_reads_an_epoch_linked_either_way() {
     for config in [&images, &sentences] {
         let expected =
             expected_of_example(&mut test_dir::loader(&**config, 0, 1).attach().unwrap());
-        // A daemon of its own.
+        // With a private daemon.
         let alone = run_shared(&dir, &shared, &[config.to_str().unwrap()]);
         assert_eq!(alone.stdout, expected, "{alone:?}");
         assert!(alone.status.success());
-        // A daemon that runs, and the library inside the program.
+        // With a running daemon, and the library linked statically.
         let daemon = Daemon::serve(&dir, config);
         let served = run(dir.command(&fixed).arg(&daemon.socket));
         assert_eq!(served.stdout, expected, "{served:?}");
@@ -179,7 +179,7 @@ fn the_example_reads_an_epoch_linked_either_way() {
 }
 
 #[test]
-fn the_header_is_clean_in_cpp_and_old_c() {
+fn header_compiles_without_warnings_as_cpp_and_old_c() {
     let dir = TestDir::new();
     let text = "#include <forebay.h>\n#include <forebay.h>\nint main() { forebay_options options = FOREBAY_OPTIONS_INIT; \
                 forebay_tensor tensor = FOREBAY_TENSOR_INIT; forebay_loader_info info = FOREBAY_LOADER_INFO_INIT; \
@@ -203,7 +203,7 @@ fn the_header_is_clean_in_cpp_and_old_c() {
 }
 
 #[test]
-fn the_shared_library_exports_what_the_header_declares_and_has_its_name() {
+fn shared_library_exports_the_declared_functions_and_has_its_soname() {
     let header = std::fs::read_to_string(prefix().join("include/forebay.h")).unwrap();
     let declared: BTreeSet<&str> = header
         .lines()
@@ -223,18 +223,18 @@ fn the_shared_library_exports_what_the_header_declares_and_has_its_name() {
 }
 
 #[test]
-fn a_state_goes_on_where_it_was_saved() {
+fn state_resumes_at_the_saved_position() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
     let printed = numbers(&scenario(&dir, "resume", &config));
     assert_eq!(printed[..48], expected);
-    // The rest once more, after the state was loaded.
+    // The remaining samples again, after the state was loaded.
     assert_eq!(printed[48..], expected[12..]);
 }
 
 #[test]
-fn epochs_can_be_gone_through_by_hand() {
+fn epochs_can_be_begun_and_sought_manually() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let expected = expected_ids(&config, 2);
@@ -248,14 +248,14 @@ fn epochs_can_be_gone_through_by_hand() {
 }
 
 #[test]
-fn wrong_arguments_are_errors_and_nothing_worse() {
+fn wrong_arguments_are_errors() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     scenario(&dir, "arguments", &config);
 }
 
 #[test]
-fn what_cannot_be_opened_is_refused_with_the_remedy() {
+fn failed_open_is_reported_with_the_remedy() {
     let dir = TestDir::new();
     let socket = scenario(&dir, "refused", &dir.path("absent.sock"));
     assert!(socket.starts_with("daemon-lost: no daemon answers at "), "{socket}");
@@ -272,7 +272,7 @@ fn what_cannot_be_opened_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_configuration_can_be_text_with_keys_laid_over_it() {
+fn configuration_can_be_text_with_overrides() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let mut loader = test_dir::loader(&*config, 1, 2).attach().unwrap();
@@ -282,7 +282,7 @@ fn a_configuration_can_be_text_with_keys_laid_over_it() {
 }
 
 #[test]
-fn a_running_daemons_streams_are_found_by_name() {
+fn streams_of_a_running_daemon_are_found_by_name() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);
@@ -291,7 +291,7 @@ fn a_running_daemons_streams_are_found_by_name() {
 }
 
 #[test]
-fn a_wait_is_ended_by_the_callback_and_by_a_close() {
+fn wait_is_ended_by_the_callback_and_by_a_close() {
     let dir = TestDir::new();
     let slow = "{ name = \"slow\", operations = [{ op = \"delay\", milliseconds = 600000 }] }";
     let config = dir.staged_stream(8, "", slow);
@@ -311,9 +311,10 @@ fn ragged_rows_have_their_other_dimensions() {
     assert_eq!(numbers(&scenario(&dir, "boxes", &config)), expected_ids(&config, 1)[..8]);
 }
 
-/// A batch outlives its loader; an epoch goes on over the death of its daemon; a forked child can neither take nor return.
+/// A batch outlives its loader; an epoch continues after the death of its daemon; a forked child can neither take nor
+/// return batches.
 #[test]
-fn what_ends_beside_a_batch_or_an_epoch_changes_neither() {
+fn batch_outlives_its_loader_and_epoch_continues_after_its_daemon() {
     let dir = TestDir::new();
     let config = small_stream(&dir);
     let expected = expected_ids(&config, 1);

@@ -3,15 +3,15 @@
     accelerate launch train_accelerate.py train.toml runs
     accelerate launch train_accelerate.py train.toml runs --resume runs/step-3000
 
-`register_for_checkpointing` adds the loader's state to `save_state` and `load_state`: a run resumes inside its epoch at
-the next batch, also with another number of processes. Do not pass the loader to `prepare`: it divides the samples among
-ranks itself, so there is nothing to shard, dispatch or skip.
+`forebay.accelerate.prepare` adds the loader's state to `save_state` and `load_state`, and gives its batches on the
+device: a run resumes inside its epoch at the next batch, also with another number of processes.
 """
 
 import argparse
 from pathlib import Path
 
 import accelerate
+import forebay.accelerate
 import forebay.torch
 import torch
 
@@ -31,15 +31,13 @@ def train(accelerator, loader, model, folder, epochs, save_every, resume=None):
     """Trains, with a checkpoint at a fixed interval of steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model, optimizer = accelerator.prepare(model, optimizer)
-    accelerator.register_for_checkpointing(loader)
+    batches = forebay.accelerate.prepare(accelerator, loader)
     if resume is not None:
         accelerator.load_state(resume)
-    place = loader.state_dict()
-    step = place["epoch"] * len(loader) + place["samples"] // (loader.batch_size * loader.world_size)
     # Of a resumed run these are the epochs that are left, and the first one is the rest of its epoch.
-    for _ in loader.epochs_left(epochs):
-        for batch in loader:
-            batch = accelerate.utils.send_to_device(batch, accelerator.device)
+    step = batches.steps_taken
+    for _ in batches.epochs_left(epochs):
+        for batch in batches:
             loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
             accelerator.backward(loss)
             optimizer.step()

@@ -3,14 +3,14 @@
     python train_lightning.py train.toml runs
     python train_lightning.py train.toml runs --resume runs/step=3000.ckpt
 
-Pass the loader to `fit`. Lightning calls its `state_dict` for every checkpoint and `load_state_dict` on resume, so a
-run resumes inside its epoch at the next batch. `use_distributed_sampler=False`: with several processes Lightning would
-otherwise try to replace a sampler; the loader divides the samples among ranks itself.
+`forebay.lightning.DataModule` makes the loader once the strategy has started its processes; a loader may also be
+passed to `fit` as it is. Lightning stores the loader's state in every checkpoint, so a run resumes inside its epoch at
+the next batch. `use_distributed_sampler=False`: the loader divides the samples among ranks itself.
 """
 
 import argparse
 
-import forebay.torch
+import forebay.lightning
 import pytorch_lightning
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -33,20 +33,6 @@ class Classifier(pytorch_lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def train(loader, model, folder, epochs, save_every, resume=None, **options):
-    """Trains, with a checkpoint at a fixed interval of steps; `options` go to Lightning's Trainer."""
-    # Checkpoints are written inside the epoch, where the loader's position matters.
-    checkpoints = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=save_every, save_top_k=-1)
-    trainer = pytorch_lightning.Trainer(
-        max_epochs=epochs,
-        callbacks=[checkpoints],
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        **options,
-    )
-    trainer.fit(model, loader, ckpt_path=resume)
-
-
 def main(arguments=None, **options):
     parser = argparse.ArgumentParser(description="trains under PyTorch Lightning")
     parser.add_argument("config", help="a Forebay configuration with the fields image and label")
@@ -56,8 +42,19 @@ def main(arguments=None, **options):
     parser.add_argument("--save-every", type=int, default=1000, help="steps from checkpoint to checkpoint")
     parser.add_argument("--resume", help="a checkpoint to go on from")
     asked = parser.parse_args(arguments)
-    with forebay.torch.Loader(asked.config) as loader:
-        train(loader, Classifier(asked.pixels), asked.folder, asked.epochs, asked.save_every, asked.resume, **options)
+    # Checkpoints are written inside the epoch, where the loader's position matters.
+    checkpoints = ModelCheckpoint(
+        dirpath=asked.folder, filename="{step}", every_n_train_steps=asked.save_every, save_top_k=-1
+    )
+    trainer = pytorch_lightning.Trainer(
+        max_epochs=asked.epochs,
+        callbacks=[checkpoints],
+        default_root_dir=asked.folder,
+        use_distributed_sampler=False,
+        **options,
+    )
+    data = forebay.lightning.DataModule(asked.config)
+    trainer.fit(Classifier(asked.pixels), datamodule=data, ckpt_path=asked.resume)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 //! The dict of NumPy arrays of a batch. A large field is a view of the batch's slot: its base object is a [`Slot`], which
 //! holds the lease, so the slot returns to the daemon when the last array, or view of one, is dropped.
 //!
-//! A field of at most [`SMALL_FIELD_BYTES`] a batch is a copy. Labels and ids are what programs keep for a whole epoch
-//! (`labels.append(batch["label"])`), and a view of 512 bytes would hold a slot of many megabytes. Whether a field is small
-//! depends on the schema only, so that a short batch is like any other.
+//! A field of at most [`SMALL_FIELD_BYTES`] per batch is a copy. Programs keep labels and ids for a whole epoch
+//! (`labels.append(batch["label"])`), and a view of 512 bytes would hold a slot of many megabytes. Whether a field is
+//! small depends only on the schema, so a short batch is not different.
 //!
 //! In a child that Python forks, arrays over slots are replaced ([`crate::forked_arrays`]).
 //!
-//! Arrays are writable. No Rust reference to the slot's bytes exists meanwhile: this module takes addresses from the client
-//! and never slices.
+//! Arrays are writable. No Rust reference to the slot's bytes exists at the same time: this module takes addresses from
+//! the client and never slices.
 
 #![allow(unsafe_code)]
 
@@ -40,7 +40,7 @@ pub(crate) struct Slot {
 impl Slot {
     fn new(batch: &Batch, held: &Arc<AtomicUsize>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: a count, for a message, and a number of its own.
+        // Relaxed: a count for a message, and a unique number.
         held.fetch_add(1, Ordering::Relaxed);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { _batch: batch.clone(), number, held: Arc::clone(held) }
@@ -74,7 +74,7 @@ fn field_bytes(spec: &TensorSpec, batch_size: u32) -> Option<u64> {
     row_bytes.checked_mul(batch_size.into())
 }
 
-/// Makes the dicts of one session.
+/// Creates the dicts of one session.
 pub(crate) struct Collector {
     columns: Vec<Column>,
     int64: Py<PyArrayDescr>,
@@ -175,7 +175,7 @@ fn to_intp<T: TryInto<npy_intp>>(count: T) -> PyResult<npy_intp> {
         .map_err(|_| PyOverflowError::new_err("a tensor is larger than NumPy can address"))
 }
 
-/// The NumPy type of an element type. bfloat16 is ml_dtypes' where that is installed, else uint16 with the same bits.
+/// The NumPy type of an element type. bfloat16 is ml_dtypes' if that is installed, otherwise uint16 with the same bits.
 fn numpy_type(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     if dtype == DType::BF16 {
         let bfloat16 = py.import("ml_dtypes").and_then(|module| module.getattr("bfloat16"));
@@ -191,8 +191,8 @@ fn numpy_type(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>>
 /// A writable, C-contiguous array: over memory of a slot, or, without a slot, a copy of that memory.
 ///
 /// # Safety
-/// As many bytes as `dims` and `dtype` make must be valid at `data` during this call and for as long as `slot` lives, aligned
-/// for the type, and no Rust reference to them may be in use while the array is.
+/// Memory of the size of `dims` and `dtype` must be valid at `data` during this call and for as long as `slot` lives,
+/// aligned for the type, and no Rust reference to it may be in use while the array is.
 unsafe fn array<'py>(
     py: Python<'py>,
     slot: Option<&Bound<'py, Slot>>,

@@ -129,7 +129,7 @@ impl SharedSource {
             iteration,
             |source| {
                 let upload = source.device()?;
-                // SAFETY: `forebay.torch` gives its current stream's handle, of the upload's device.
+                // SAFETY: `forebay.torch` passes its current stream's handle, of the upload's device.
                 if upload.is_ready() { unsafe { upload.next(stream) }.map(Some) } else { Ok(None) }
             },
             |source| {
@@ -175,7 +175,7 @@ impl SharedSource {
     }
 }
 
-/// A batch's tensors as arrays that hold it, or, small ones, their own memory alone.
+/// A batch's tensors as arrays that keep the batch alive; small ones keep only the batch's small memory alive.
 fn to_arrays(py: Python<'_>, batch: DeviceBatch) -> PyResult<Bound<'_, PyDict>> {
     let missing = || PyValueError::new_err("a tensor that the batch does not have");
     let (large, small) = batch.split();

@@ -1,7 +1,7 @@
 //! Arrays on a GPU for consumers of DLPack (CuPy, JAX, PyTorch) or the CUDA array interface, without a copy.
 //!
-//! An [`Array`] and every tensor made from it hold the batch: its memory is reused when the last of them is dropped and the
-//! work of each consumer's stream is complete. Layouts: `dlpack.h` 1.0 and earlier
+//! An [`Array`] and every tensor made from it hold the batch: its memory is reused after the last of them is dropped
+//! and the work of each consumer's stream is complete. Layouts: `dlpack.h` 1.0 and earlier
 //! (<https://dmlc.github.io/dlpack/latest/c_api.html>); streams: the Python array API's `__dlpack__`.
 
 #![allow(unsafe_code)]
@@ -66,10 +66,10 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// The allocation behind a consumer's tensor: freed by its deleter, on any thread, without the interpreter.
+/// The allocation of a consumer's tensor: freed by its deleter, on any thread, without the interpreter.
 #[repr(C)]
 struct Exported<M> {
-    // First, so that a pointer to it is one to the whole.
+    // First, so that a pointer to it is a pointer to the struct.
     _managed: M,
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -90,7 +90,7 @@ unsafe extern "C" fn free<M>(managed: *mut M) {
 /// Frees a capsule's unconsumed tensor: a consumer renames the capsule.
 ///
 /// # Safety
-/// `capsule` must be one that `export` made a tensor for.
+/// `capsule` must be a capsule for which `export` created a tensor.
 unsafe fn end_capsule<M>(capsule: *mut ffi::PyObject, name: &CStr) {
     // SAFETY: a capsule of this name holds a pointer that `export` made.
     unsafe {
@@ -161,7 +161,7 @@ impl Array {
             device: Device { kind: CUDA_DEVICE, ordinal: self.ordinal },
             rank: i32::try_from(shape.len()).unwrap_or(0),
             dtype: ElementType { code: codes(self.dtype).0, bits, lanes: 1 },
-            // The vectors' memory stays where it is when they are moved into the box.
+            // Moving the vectors into the box does not move their memory.
             shape: shape.as_mut_ptr(),
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
@@ -259,7 +259,7 @@ impl Array {
             let wrap = |tensor| Managed { tensor, context, deleter: Some(free::<Managed>) };
             (self.export(wrap), UNVERSIONED, end_unversioned)
         };
-        // SAFETY: the pointer is not null, the name lives for ever, and the destructor is the one for this struct. A new
+        // SAFETY: the pointer is not null, the name is static, and the destructor is the one for this struct. A new
         // reference or null with an exception set.
         unsafe {
             let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(end));

@@ -1,9 +1,9 @@
-//! The arrays over slots, so that a forked child can put something harmless in their place.
+//! The arrays over slots, so that a forked child can replace their contents safely.
 //!
-//! A slot's memory is not mapped in a forked child, where NumPy's access to it would end the process (SIGSEGV). Right after
-//! a fork by Python (`os.fork`, `multiprocessing`) the child therefore turns each of these arrays into one whose elements
-//! are all the same object, which refuses every use (`python/forebay/_forked.py`). Views that were made of them before,
-//! and what shares their memory outside of NumPy, are not reached.
+//! A slot's memory is not mapped in a forked child, where NumPy's access to it would crash the process (SIGSEGV). Right
+//! after a fork by Python (`os.fork`, `multiprocessing`) the child therefore turns each of these arrays into one whose
+//! elements are all the same object, which refuses every use (`python/forebay/_forked.py`). Views made of them before,
+//! and objects that share their memory outside of NumPy, are not reached.
 //!
 //! The table is accessed with the GIL held, which the forking thread holds too: its lock is free in the child.
 
@@ -25,14 +25,14 @@ use crate::shared_source::lock;
 static ARRAYS: LazyLock<Mutex<HashMap<u64, Vec<Py<PyWeakrefReference>>>>> =
     LazyLock::new(Mutex::default);
 
-/// Notes an array over the memory of a slot.
+/// Records an array over the memory of a slot.
 pub(crate) fn note(slot: u64, array: &Bound<'_, PyAny>) -> PyResult<()> {
     let reference = PyWeakrefReference::new(array)?.unbind();
     lock(&ARRAYS).entry(slot).or_default().push(reference);
     Ok(())
 }
 
-/// No array holds the slot any more.
+/// Removes a slot that no array holds any more.
 pub(crate) fn forget(slot: u64) {
     let forgotten = lock(&ARRAYS).remove(&slot);
     drop(forgotten);
@@ -45,7 +45,7 @@ pub(crate) fn replace_arrays(py: Python<'_>, element: Py<PyAny>) -> PyResult<()>
     if arrays.is_empty() {
         return Ok(());
     }
-    // Never freed: the arrays' only element.
+    // Never freed: the only element of the arrays.
     let data = Box::into_raw(Box::new(element.into_ptr()));
     for reference in arrays.into_values().flatten() {
         let Some(array) = reference.bind(py).upgrade() else { continue };

@@ -1,13 +1,14 @@
-//! The Python face of the Forebay client: the native half, `forebay._forebay`.
+//! The native half of the Python client: `forebay._forebay`.
 //!
 //! - [`session`]: the session class, and the iterator over one of its epochs.
-//! - [`shared_source`]: the session's source behind a lock; [`source`]: the kinds of sources; [`device`]: batches on a GPU.
-//! - [`arrays`]: the dict of NumPy arrays of a batch; [`forked_arrays`]: what a forked child gets in their place;
+//! - [`shared_source`]: the session's source with its lock; [`source`]: the kinds of sources; [`device`]: batches on a
+//!   GPU.
+//! - [`arrays`]: the dict of NumPy arrays of a batch; [`forked_arrays`]: their replacement in a forked child;
 //!   [`dlpack`]: arrays on a GPU. `unsafe` is confined to these and [`device`].
-//! - [`errors`]: the Python exception for each error; [`ranks`]: the words for ranks that differ.
+//! - [`errors`]: the Python exception for each error; [`ranks`]: messages for ranks that differ.
 //!
-//! The public API (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in Python, in `python/forebay`; none of
-//! it runs per batch.
+//! The public API (`forebay.Loader`, `forebay.Ragged`, `forebay.torch`) is written in Python, in `python/forebay`; none
+//! of it runs per batch.
 
 #![deny(unsafe_code)]
 

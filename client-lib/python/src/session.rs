@@ -3,11 +3,13 @@
 //! A thin layer: [`SharedSource`] has the locks, [`crate::device`] the batches on a GPU.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::job::{identity, sample_count};
 use forebay_client::{Error, Loader, Next, State, Target};
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -30,10 +32,12 @@ pub(crate) struct Session {
 #[pymethods]
 impl Session {
     /// Attaches. `kind` is `word` (file, socket or stream), `json` (a configuration's text) or `first` (a stream of
-    /// `forebay run`); `overrides` are pairs of a dotted key and JSON text; `worker_keys` are such pairs for a configuration alone; `rank`, `distributed` and `ray_train` are (rank, world size);
-    /// `group` is the group of ranks to compare with outside of Python; `device` is a `DeviceRequest` for batches on a GPU.
+    /// `forebay run`). `overrides` are pairs of a dotted key and JSON text; `worker_keys` are such pairs that apply
+    /// only to a configuration. `rank`, `distributed` and `ray_train` are (rank, world size); `group` is the group of
+    /// ranks to compare with outside of Python. `device` is a `DeviceRequest` for batches on a GPU. `object` is the
+    /// descriptor of a Dataset object's memory, which the caller still owns.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None, object=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -50,6 +54,7 @@ impl Session {
         program: Option<std::path::PathBuf>,
         group: Option<&str>,
         device: Option<DeviceRequest>,
+        object: Option<i32>,
     ) -> PyResult<Self> {
         let target = match kind {
             "json" => Target::json(target, None),
@@ -77,13 +82,17 @@ impl Session {
             let state = State::from_json(text).map_err(|error| to_exception(py, &error))?;
             builder = builder.state(state, force);
         }
-        // Those of this interpreter are beneath what the user gives.
+        // The user's overrides take precedence over this interpreter's keys.
         let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
         for (key, json) in worker_keys.into_iter().chain(overrides) {
             builder = builder.override_key(key, json);
         }
         if let Some(program) = program {
             builder = builder.program(program);
+        }
+        if let Some(descriptor) = object {
+            // A separate open file of the same memory: for reading, and closed by its owner.
+            builder = builder.object(File::open(format!("/proc/self/fd/{descriptor}"))?.into());
         }
         let attach = || match &device {
             None => Ok(Source::Host(builder.attach()?)),
@@ -232,6 +241,11 @@ impl Session {
     /// The names of the classes, in label order.
     fn classes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.source.run(py, Source::classes)
+    }
+
+    /// The label of every sample, by its id.
+    fn labels<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        Ok(PyArray1::from_vec(py, self.source.run(py, Source::labels)?))
     }
 
     /// The files of samples, by their ids.

@@ -1,12 +1,12 @@
-//! A session's source behind a lock, shared by the threads of a Python program.
+//! A session's source with its lock, shared by the threads of a Python program.
 //!
-//! The interpreter lock (GIL) is never held while this side waits, neither for the daemon nor for the source's own lock: a
-//! ready batch is taken with `try_lock`; everything else detaches from the interpreter first. During a wait, signals are
+//! The interpreter lock (GIL) is never held during a wait, neither for the daemon nor for the source's lock: a ready
+//! batch is taken with `try_lock`; everything else detaches from the interpreter first. During a wait, signals are
 //! checked every 50 ms, so that Ctrl-C ends a waiting `next`; the checking thread does not hold the source's lock then.
 //!
-//! In a forked child the lock may be held for ever, by a thread that waited in `next` at the fork and does not exist there,
-//! and the source may be in the middle of a change. The fork mark is therefore checked before the lock: every call is an
-//! error in a child, `close` and the drop do nothing.
+//! In a forked child the lock may be held forever by a thread that waited in `next` at the fork and does not exist
+//! there, and the source may be inconsistent. The fork mark is therefore checked before the lock: in a child every call
+//! is an error, and `close` and the drop do nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -186,7 +186,7 @@ impl SharedSource {
         lock(&self.gil_waits).clone()
     }
 
-    /// Ends the session. False: it is the parent process's.
+    /// Ends the session. False: it belongs to the parent process.
     pub(crate) fn close(&self, py: Python<'_>) -> bool {
         let is_own = self.fork_mark.is_own_process();
         if is_own {

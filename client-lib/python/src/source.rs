@@ -109,6 +109,10 @@ impl Source {
         with!(self, upload_mut, inner => inner.paths(samples))
     }
 
+    pub(crate) fn labels(&mut self) -> Result<Vec<i64>, Error> {
+        with!(self, upload_mut, inner => inner.labels())
+    }
+
     pub(crate) fn wait_statistics(&self) -> &WaitStatistics {
         with!(self, upload, inner => inner.wait_statistics())
     }

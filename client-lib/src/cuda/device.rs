@@ -10,7 +10,7 @@ use crate::error::Error;
 pub struct Device(pub(crate) Arc<Gpu>);
 
 impl Device {
-    /// Opens a device by its index among those that are visible to the process (CUDA_VISIBLE_DEVICES, MIG). The calling
+    /// Opens a device by its index among the devices visible to the process (CUDA_VISIBLE_DEVICES, MIG). The calling
     /// thread's current context does not change.
     ///
     /// # Errors

@@ -2,9 +2,9 @@
 //!
 //! Ownership of a destination: the pool while it is free, the upload from the offer to the hand-over, then the user's
 //! [`DeviceBatch`]. Its drop records an event on each stream that was passed to [`DeviceBatch::used_on`], and the pool
-//! offers the memory again at once: the side stream, not the host, waits for those events before it copies.
+//! offers the memory again at once: the side stream, not the host, waits for these events before it copies.
 //!
-//! A batch's small fields have memory of their own, so that [`DeviceBatch::split`] can part them from the others.
+//! A batch's small fields are in separate memory, so that [`DeviceBatch::split`] can separate them from the others.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -56,8 +56,8 @@ pub struct DeviceLoader {
 }
 
 impl Loader {
-    /// Copies this session's batches to a device from now on, with default settings. For a configuration with
-    /// `on = "gpu"`, use [`Builder::attach_to`].
+    /// Starts copying this session's batches to a device, with default settings. For a configuration with `on = "gpu"`,
+    /// use [`Builder::attach_to`].
     ///
     /// # Errors
     /// As [`Device::open`] and [`Upload::start`].
@@ -127,7 +127,7 @@ impl DeviceLoader {
     /// [`DeviceBatch::used_on`] is called.
     ///
     /// # Errors
-    /// As there.
+    /// As [`next_batch`](Self::next_batch).
     pub fn next_unordered(&mut self) -> Result<Option<DeviceBatch>, Error> {
         self.next_with(|_, _| Ok(()))
     }
@@ -145,7 +145,7 @@ impl DeviceLoader {
         let index = pool.offered.iter().position(|(token, _)| *token == uploaded.token);
         let index = index.ok_or_else(|| Error::Protocol("a batch without a destination".into()))?;
         let (_, mut blocks) = pool.offered.swap_remove(index);
-        // The copy is ordered behind them on the side stream, and so is a later free of the memory.
+        // The copy is ordered after them on the side stream, and so is a later free of the memory.
         blocks.iter_mut().flatten().for_each(|block| block.after.clear());
         pool.held += 1;
         Ok(Some(DeviceBatch {
@@ -214,7 +214,7 @@ impl DeviceLoader {
     /// The stream's state: as [`Loader::state`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::state`].
     pub fn state(&self, held_back: usize) -> Result<State, Error> {
         self.upload.state(held_back)
     }
@@ -222,7 +222,7 @@ impl DeviceLoader {
     /// Resumes from a saved state: as [`Loader::load_state`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::load_state`].
     pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
         self.upload.load_state(state, force)
     }
@@ -253,13 +253,13 @@ impl DeviceLoader {
     }
 }
 
-/// A batch on the device. Dropping it returns its memory, ordered behind the work of the streams that used it.
+/// A batch on the device. Dropping it returns its memory, ordered after the work of the streams that used it.
 #[derive(Debug)]
 pub struct DeviceBatch {
     blocks: Blocks,
     /// Whether it is one of the batches that the user may hold.
     is_counted: bool,
-    /// Blocks of a kind that are kept for later batches.
+    /// The maximum number of free blocks of each kind that are kept for later batches.
     most_free: usize,
     pool: Arc<Mutex<Pool>>,
     gpu: Arc<Gpu>,
@@ -315,8 +315,8 @@ impl DeviceBatch {
         &self.specs
     }
 
-    /// The batch's fields in two: those of more than [`SMALL_FIELD_BYTES`], and the small ones, whose memory is their own.
-    /// Both have the whole schema, and give no view of each other's fields. Only the first counts for
+    /// Splits the batch's fields: fields larger than [`SMALL_FIELD_BYTES`], and the small ones, which have separate
+    /// memory. Both parts have the whole schema, and no views of each other's fields. Only the first counts for
     /// [`DeviceOptions::device_hold`].
     #[must_use]
     pub fn split(mut self) -> (Self, Self) {

@@ -6,15 +6,15 @@ use cudarc::driver::CudaSlice;
 
 use super::driver::{Event, Gpu};
 
-/// Where a region lies.
+/// The location of a region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
-    /// Which of a batch's blocks: 0, or 1 for small fields.
+    /// The index of the batch's block: 0, or 1 for small fields.
     pub block: usize,
     pub offset: usize,
 }
 
-/// Memory of one batch, with the events that must complete before it is written again or freed.
+/// Memory of one batch, with the events that must complete before it is overwritten or freed.
 #[derive(Debug)]
 pub(super) struct Block {
     pub memory: Option<CudaSlice<u8>>,
@@ -29,7 +29,7 @@ impl Drop for Block {
         // SAFETY: the memory holds its stream.
         let is_ordered = self.after.iter().all(|used| unsafe { self.gpu.wait(side, used) }.is_ok());
         if is_ordered {
-            // Stream-ordered, behind the waits.
+            // Stream-ordered, after the waits.
             let _ = self.gpu.with_context(|| drop(memory));
         } else {
             // The device has failed: memory that may still be in use is leaked.
@@ -38,10 +38,10 @@ impl Drop for Block {
     }
 }
 
-/// A batch's two blocks; `None` where the schema has no such fields.
+/// A batch's two blocks; `None` if the schema has no such fields.
 pub(super) type Blocks = [Option<Block>; 2];
 
-/// The free blocks, and those offered to the upload.
+/// The free blocks, and the blocks offered to the upload.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     pub free: [Vec<Block>; 2],

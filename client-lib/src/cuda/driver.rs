@@ -154,7 +154,7 @@ impl Gpu {
         }))
     }
 
-    /// The device's index among those that are visible to this process.
+    /// The device's index among the devices visible to this process.
     pub(crate) fn ordinal(&self) -> usize {
         self.ordinal
     }
@@ -233,7 +233,7 @@ impl Gpu {
     /// The handle must be a stream of this device's primary context, or 0, 1 or 2 (the default streams).
     pub(crate) unsafe fn wait(&self, stream: usize, event: &Event) -> Result<(), Error> {
         let _entered = self.enter()?;
-        // SAFETY: the caller's, and the event lives.
+        // SAFETY: the caller guarantees that the stream is valid, and the event lives.
         self.check("making a stream wait for the copy", unsafe {
             sys::cuStreamWaitEvent(stream as sys::CUstream, event.handle(), 0)
         })
@@ -252,7 +252,7 @@ impl Gpu {
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let _entered = self.enter()?;
-        // SAFETY: the caller's.
+        // SAFETY: as the caller guarantees.
         self.check("copying a batch", unsafe {
             sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream.cu_stream())
         })
@@ -280,7 +280,7 @@ impl Gpu {
         unsafe { result::module::get_function(loaded, name) }.map(Kernel).map_err(failed)
     }
 
-    /// Queues a kernel over so many pixels.
+    /// Queues a kernel over `pixels` pixels.
     ///
     /// # Safety
     /// `numbers` and then `sizes` must be all parameters as the kernel's head names them, over memory that lives until an
@@ -301,7 +301,8 @@ impl Gpu {
         let mut parameters: Vec<*mut c_void> = numbers.chain(sizes).collect();
         let (grid, block) = ((blocks, 1, 1), (BLOCK_THREADS, 1, 1));
         let stream = stream.cu_stream();
-        // SAFETY: parameters of the types that the kernel has, read before the call returns; else the caller's.
+        // SAFETY: the parameters have the kernel's types and are read before the call returns; the rest is as the
+        // caller guarantees.
         unsafe { result::launch_kernel(kernel.0, grid, block, 0, stream, &mut parameters) }
             .map_err(|error| self.failed("finishing a field", error))
     }
@@ -313,7 +314,7 @@ impl Gpu {
     pub(crate) unsafe fn register(&self, start: *mut u8, bytes: usize) -> Result<(), Error> {
         let _entered = self.enter()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
-        // SAFETY: the caller's.
+        // SAFETY: as the caller guarantees.
         self.check("pinning the ring", unsafe {
             sys::cuMemHostRegister_v2(start.cast(), bytes, flags)
         })
@@ -326,7 +327,7 @@ impl Gpu {
     /// from it.
     pub(crate) unsafe fn unregister(&self, start: *mut u8) {
         if let Ok(_entered) = self.enter() {
-            // SAFETY: the caller's. After an error the pages stay pinned until the process ends.
+            // SAFETY: as the caller guarantees. After an error the pages stay pinned until the process ends.
             let _ = unsafe { sys::cuMemHostUnregister(start.cast()) };
         }
     }
@@ -362,7 +363,7 @@ impl Event {
     /// As [`Gpu::wait`].
     pub(crate) unsafe fn record(&self, stream: usize) -> Result<(), Error> {
         let _entered = self.gpu.enter()?;
-        // SAFETY: the caller's, and the event lives.
+        // SAFETY: the caller guarantees that the stream is valid, and the event lives.
         self.gpu.check("recording an event", unsafe {
             sys::cuEventRecord(self.handle(), stream as sys::CUstream)
         })

@@ -1,9 +1,9 @@
 //! Finishes a field with `on = "gpu"`: its raw bytes are copied to an intermediate buffer, and a kernel on the side stream
 //! writes the finished field to the destination.
 //!
-//! The intermediate buffer holds one batch and is reused by each batch in stream order. The values come from the daemon's
-//! table (see [`crate::finish`]), so they are bit-identical to the daemon's. Where rows are mixed, the batch's mixes lie
-//! before them in the slot; both are one copy.
+//! The intermediate buffer holds one batch and is reused by each batch in stream order. The values come from the
+//! daemon's table (see [`crate::finish`]), so they are bit-identical to the daemon's. If rows are mixed, the batch's
+//! mixes precede them in the slot; both are one copy.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Finisher {
         address(&self.raw)
     }
 
-    /// Queues the kernel behind the copy of `raw_bytes`: the mixes, if there are any, and the rows.
+    /// Queues the kernel after the copy of `raw_bytes`: the mixes, if there are any, and the rows.
     ///
     /// # Safety
     /// `to` must be device memory for the finished rows that is not used before an event that is recorded afterwards.

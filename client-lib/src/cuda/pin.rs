@@ -1,10 +1,10 @@
 //! The path of a batch's bytes to the copy engine: directly from the ring's pinned slots, through pinned staging buffers,
 //! or from pageable memory.
 //!
-//! The ring is registered once, on its own thread, since pinning runs at one or two GB/s; until that is done, and where the
-//! platform refuses it (confidential computing, a limit of locked memory), batches go through two staging buffers at the
-//! cost of one copy by the CPU. The registration ends just before the ring is unmapped: the ring owns it. The daemon that
-//! replaces a dead one adopts the same segment, so it is not registered again.
+//! The ring is registered once, on a separate thread, because pinning runs at one or two GB/s. Until that is done, and
+//! if the platform refuses it (confidential computing, a limit of locked memory), batches go through two staging
+//! buffers at the cost of one copy by the CPU. The registration ends just before the ring is unmapped: the ring owns
+//! it. The daemon that replaces a dead one adopts the same segment, so it is not registered again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -29,7 +29,8 @@ pub struct Region {
     pub part: Part,
     /// The size of a full batch on the device.
     pub bytes: usize,
-    /// The size of a full batch in the slot: smaller where the device finishes the field, with the mixes before its rows.
+    /// The size of a full batch in the slot: smaller if the device finishes the field; includes the mixes before its
+    /// rows.
     pub raw_bytes: usize,
     /// For a table: the number of its offsets.
     pub table_rows: usize,
@@ -88,7 +89,7 @@ impl Region {
         let tensor = batch.tensors().nth(self.tensor)?;
         match self.part {
             Part::Rows => {
-                // The mixes lie before the rows.
+                // The mixes precede the rows.
                 let mixes_bytes = self.mixes_bytes();
                 let from = if mixes_bytes > 0 { tensor.table_pointer() } else { tensor.pointer() };
                 let bytes = mixes_bytes + tensor.length_bytes();

@@ -54,14 +54,14 @@ pub(crate) struct Counts {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) commands: VecDeque<Command>,
-    /// An epoch has begun and the upload thread has not reached its end.
+    /// An epoch has begun, and the upload thread is not yet at its end.
     pub(crate) is_epoch_open: bool,
     pub(crate) stop: bool,
     /// The user has interrupted the present command.
     pub(crate) cancel: bool,
     pub(crate) destinations: VecDeque<Destination>,
     pub(crate) outcomes: VecDeque<Outcome>,
-    /// Slots whose copy has not completed.
+    /// Slots with a pending copy.
     pub(crate) in_flight: u64,
     /// The driver's error that ended the upload.
     pub(crate) failure: Option<Error>,
@@ -196,7 +196,7 @@ impl Shared {
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.failure.get_or_insert(Error::Closed);
-        // Dropping the commands disconnects the channels of their answers.
+        // Dropping the commands disconnects the channels of their results.
         let commands = std::mem::take(&mut state.commands);
         drop(state);
         drop(commands);

@@ -213,13 +213,13 @@ impl Upload {
     /// `stream` must be a stream of the device's primary context, or 0, 1 or 2.
     ///
     /// # Errors
-    /// Those of [`Loader::next_batch`], and [`Error::Gpu`].
+    /// The errors of [`Loader::next_batch`], and [`Error::Gpu`].
     pub unsafe fn next(&mut self, stream: usize) -> Result<Option<Uploaded>, Error> {
-        // SAFETY: the caller's.
+        // SAFETY: as the caller guarantees.
         self.take(|gpu, copied| unsafe { gpu.wait(stream, copied) })
     }
 
-    /// As [`next`](Self::next); `order` orders the caller's work behind the copy.
+    /// As [`next`](Self::next); `order` orders the caller's work after the copy.
     pub(crate) fn take(
         &mut self,
         order: impl FnOnce(&Gpu, &Event) -> Result<(), Error>,

@@ -36,7 +36,7 @@ pub(crate) struct Uploader {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) side: Arc<CudaStream>,
     pub(crate) regions: Arc<[Region]>,
-    /// By region: `None` where the device finishes nothing.
+    /// By region: `None` if the device finishes nothing.
     pub(crate) finishers: Vec<Option<Finisher>>,
     pub(crate) pinning: Arc<Pinning>,
     pub(crate) shared: Arc<Shared>,
@@ -67,7 +67,7 @@ impl Uploader {
             let _ended = Ended(Arc::clone(&self.shared));
             let Self { loader, finishers, gpu, .. } = self.run(to_reaper);
             let _ = reaper.join();
-            // All copies and the kernels behind them are complete.
+            // All copies and the kernels after them are complete.
             let _ = gpu.with_context(|| drop(finishers));
             // Last: all slots are returned, and nothing reads the ring any more.
             drop(loader);
@@ -143,7 +143,7 @@ impl Uploader {
         }
     }
 
-    /// Queues a batch's copies on the side stream, behind the work that used the destination before.
+    /// Queues a batch's copies on the side stream, after the work that used the destination before.
     fn queue(&self, batch: Batch, destination: &mut Destination) -> Result<Copying, Error> {
         let buffer = match self.pinning.path() {
             Path::Staged(_) => self.staging_buffer(),
@@ -204,10 +204,10 @@ impl Uploader {
     ) -> Result<(), Error> {
         let to = destination.addresses[index];
         let Some(finisher) = &self.finishers[index] else {
-            // SAFETY: the caller's; an offer has an address for each region, with room for it.
+            // SAFETY: as the caller guarantees; an offer has an address for each region, with room for it.
             return unsafe { self.gpu.copy(to, from, bytes, &self.side) };
         };
-        // SAFETY: as above; the finisher's memory has room for the raw region, and the kernel is behind the copy.
+        // SAFETY: as above; the finisher's memory has room for the raw region, and the kernel is queued after the copy.
         unsafe {
             self.gpu.copy(finisher.raw_address(), from, bytes, &self.side)?;
             finisher.queue(to, bytes, &self.side)

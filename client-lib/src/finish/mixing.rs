@@ -112,14 +112,14 @@ fn each<const BYTES: usize>(
 mod tests {
     use super::*;
 
-    /// Rows of two pixels beside each other, of two channels.
+    /// Rows of two adjacent pixels with two channels.
     fn spec(dtype: DType, channels_last: bool) -> TensorSpec {
         let shape = if channels_last { [1, 2, 2] } else { [2, 1, 2] };
         TensorSpec { channels_last, ..TensorSpec::dense("image", dtype, &shape) }
     }
 
     #[test]
-    fn rows_are_mixed_with_those_from_the_end_and_the_middle_one_stays() {
+    fn rows_are_mixed_with_rows_from_the_end_and_the_middle_row_is_unchanged() {
         let mixes = [Mix::Nothing, Mix::Sum { share: 0.75 }];
         let mut bytes = [0, 1, 2, 255, 7, 7, 7, 7, 10, 3, 4, 1];
         mix_rows(&spec(DType::U8, true), &mixes, 3, &mut bytes).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_swapped_in_either_layout_and_mixes_are_done_in_order() {
+    fn part_is_swapped_in_either_layout_and_mixes_apply_in_order() {
         let part = Mix::Part { columns: 1..2, rows: 0..1 };
         for (channels_last, expected) in
             [(true, [0, 1, 6, 7, 4, 5, 2, 3]), (false, [0, 5, 2, 7, 4, 1, 6, 3])]
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mixed_is_refused() {
+    fn unmixable_tensors_are_refused() {
         let whole = spec(DType::F16, false);
         let flat = TensorSpec::dense("image", DType::U8, &[4]);
         for (spec, bytes) in [(&whole, 15), (&whole, 8), (&spec(DType::F64, true), 64), (&flat, 8)]

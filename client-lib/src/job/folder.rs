@@ -1,12 +1,15 @@
-//! Comparing ranks through a folder that all of them reach.
+//! Compares ranks through a folder that all of them can access.
 //!
 //! ```text
 //! FOREBAY_RANKS_FOLDER/forebay-JOB/GROUP.NUMBER.RANK.DIGEST      text: the rank's identity
 //! ```
 //!
-//! A rank writes its file, by a rename, and lists the folder until every rank of its world has a file. Names tell whether
-//! two ranks agree, so that a listing is enough; only a file with another digest is read. Files stay: a rank that comes late
-//! must find those of ranks that have ended. JOB is new for each run and restart, so no run sees files of an earlier one.
+//! A rank writes its file with a rename, and lists the folder until every rank of its world has a file. The names show
+//! whether two ranks agree, so a listing is sufficient; only a file with another digest is read. Files are kept: a late
+//! rank must find the files of ranks that have ended. JOB is new for each run and restart, so a run does not see files
+//! of an earlier one, unless a scheduler restarts a job under the same name. Such a start has the same stream and
+//! another state, so a difference of only the states is refused only after the wait: until then every rank may add the
+//! matching file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -17,7 +20,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::identity::Identity;
 use forebay_protocol::launcher::Environment;
 
-use super::messages::describe_differences;
+use super::messages::find_differences;
 use crate::error::Error;
 use crate::link::Link;
 use crate::patience::Patience;
@@ -27,8 +30,8 @@ use crate::rank::Placement;
 pub(super) const FOLDER_VARIABLE: &str = "FOREBAY_RANKS_FOLDER";
 /// The environment variable with the run's name.
 const JOB_VARIABLE: &str = "FOREBAY_JOB";
-/// Where launchers put the job's name, those of one start of a program first, each with what is counted up when a job of
-/// the same name starts again.
+/// The variables in which launchers state the job's name: first those whose value is for a single start of a program.
+/// Each entry also lists variables that distinguish the steps and restarts of a job with the same name.
 const JOB_VARIABLES: &[(&str, &[&str])] = &[
     (JOB_VARIABLE, &[]),
     ("TORCHELASTIC_RUN_ID", &["TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"]),
@@ -40,22 +43,22 @@ const JOB_VARIABLES: &[(&str, &[&str])] = &[
     ("LSB_JOBID", &[]),
     ("TRAINING_JOB_NAME", &[]),
 ];
-/// torchrun's name of a run that was given none.
+/// The value that torchrun sets for a run without a name.
 const NO_NAME: &str = "none";
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const MAX_DELAY: Duration = Duration::from_millis(500);
-/// How long a sleep lasts between calls of the interrupt.
+/// The maximum length of a sleep between calls of the interrupt.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// The files of one loader of every rank.
+/// The files in which all ranks state their identity for one loader.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct IdentityFiles {
     folder: PathBuf,
     prefix: String,
 }
 
-impl Meeting {
+impl IdentityFiles {
     pub(super) fn open(
         path: &str,
         environment: &Environment,
@@ -84,7 +87,7 @@ impl Meeting {
         Ok(Self { folder, prefix: format!("{}.{number}.", file_name(group)) })
     }
 
-    /// Writes this rank's file and compares it with those of the others. Returns the ranks without a file.
+    /// Writes this rank's file and compares it with the files of the other ranks. Returns the ranks without a file.
     pub(super) fn compare(
         &self,
         placement: &Placement,
@@ -99,15 +102,24 @@ impl Meeting {
         let mut delay = FIRST_DELAY;
         loop {
             let found = self.list()?;
-            if found.values().flatten().any(|digest| *digest != own_digest)
-                && let Some(message) = self.differences(&found)?
-            {
-                return Err(Error::Config(message));
+            let mut differing_states = None;
+            if found.values().flatten().any(|digest| *digest != own_digest) {
+                match self.differences(&found)? {
+                    Some(error @ Error::StateMismatch(_)) => {
+                        let all_agree = found.values().all(|digests| digests.contains(&own_digest));
+                        differing_states = (!all_agree).then_some(error);
+                    }
+                    Some(error) => return Err(error),
+                    None => {}
+                }
             }
             let missing: Vec<u32> =
                 (0..placement.world_size).filter(|rank| !found.contains_key(rank)).collect();
-            if missing.is_empty() || patience.look(Instant::now()) >= limit {
-                return Ok(missing);
+            let is_over = patience.look(Instant::now()) >= limit;
+            match differing_states {
+                Some(error) if is_over => return Err(error),
+                None if is_over || missing.is_empty() => return Ok(missing),
+                _ => {}
             }
             let mut left = delay;
             while !left.is_zero() {
@@ -136,11 +148,8 @@ impl Meeting {
         Ok(found)
     }
 
-    /// Reads a file of each digest.
-    fn differences(
-        &self,
-        found: &BTreeMap<u32, BTreeSet<String>>,
-    ) -> Result<Option<String>, Error> {
+    /// Compares one file per digest.
+    fn differences(&self, found: &BTreeMap<u32, BTreeSet<String>>) -> Result<Option<Error>, Error> {
         let mut known: BTreeMap<&str, Identity> = BTreeMap::new();
         let mut members = Vec::new();
         for (rank, digests) in found {
@@ -157,11 +166,11 @@ impl Meeting {
                 members.extend(known.get(digest.as_str()).map(|known| (*rank, known.clone())));
             }
         }
-        Ok(describe_differences(&members))
+        Ok(find_differences(&members))
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
-        // No rank's file: a listing passes over it.
+        // Not a rank's file name: a listing ignores it.
         let temporary = self.folder.join(format!("new.{}.{name}", std::process::id()));
         let path = self.folder.join(name);
         std::fs::write(&temporary, text)
@@ -177,8 +186,8 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     ))
 }
 
-/// Tells identities apart within one release; a difference is confirmed by reading.
-fn digest(text: &str) -> String {
+/// Distinguishes identities within one release; a difference is confirmed by reading.
+pub(super) fn digest(text: &str) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
     format!("{:016x}", hasher.finish())

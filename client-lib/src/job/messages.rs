@@ -1,19 +1,28 @@
-//! What is said of ranks that differ or do not come.
+//! Messages about ranks that differ or are missing.
 
 use std::time::Duration;
 
 use forebay_protocol::identity::Identity;
 
-/// The environment variable with the seconds for which other ranks are waited for.
+use crate::error::Error;
+
+/// The key under which a rank states the state from which it begins.
+pub const STATE_KEY: &str = "state";
+
+/// The environment variable with the number of seconds to wait for other ranks.
 pub(super) const WAIT_VARIABLE: &str = "FOREBAY_RANKS_WAIT";
 
 const REMEDY: &str = "give every rank the same data, configuration, release and world size, and make their loaders in \
                       the same order; name groups of ranks that are to have streams of their own \
                       (`compare_ranks=\"NAME\"`), or skip the comparison (`compare_ranks=False`)";
 
-/// What differs between members of a job, as the message of an error; `None` where nothing does.
+const STATE_REMEDY: &str =
+    "load the same checkpoint on every rank, or none on any (nothing has changed)";
+
+/// The differences between members of a job: [`Error::StateMismatch`] if only their states differ, otherwise
+/// [`Error::Config`]; `None` if nothing differs.
 #[must_use]
-pub fn describe_differences(members: &[(u32, Identity)]) -> Option<String> {
+pub fn find_differences(members: &[(u32, Identity)]) -> Option<Error> {
     let mut keys: Vec<&str> = Vec::new();
     for key in members.iter().flat_map(|(_, identity)| identity.keys()) {
         if !keys.contains(&key) {
@@ -21,6 +30,7 @@ pub fn describe_differences(members: &[(u32, Identity)]) -> Option<String> {
         }
     }
     let mut found = Vec::new();
+    let mut is_stream = false;
     for key in keys {
         let mut ranks_of: Vec<(&str, Vec<u32>)> = Vec::new();
         for (rank, identity) in members {
@@ -32,6 +42,7 @@ pub fn describe_differences(members: &[(u32, Identity)]) -> Option<String> {
             }
         }
         if ranks_of.len() > 1 {
+            is_stream |= key != STATE_KEY;
             let values: Vec<String> = ranks_of
                 .iter()
                 .map(|(value, ranks)| format!("{value} on {}", name_ranks(ranks)))
@@ -42,7 +53,14 @@ pub fn describe_differences(members: &[(u32, Identity)]) -> Option<String> {
     if found.is_empty() {
         return None;
     }
-    Some(format!("the ranks of this job do not share one stream: {}; {REMEDY}", found.join("; ")))
+    let found = found.join("; ");
+    Some(if is_stream {
+        Error::Config(format!("the ranks of this job do not share one stream: {found}; {REMEDY}"))
+    } else {
+        Error::StateMismatch(format!(
+            "the ranks were given different states: {found}; {STATE_REMEDY}"
+        ))
+    })
 }
 
 /// The warning for ranks that stated nothing.

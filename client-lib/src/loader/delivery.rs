@@ -45,8 +45,8 @@ impl Loader {
         }
     }
 
-    /// Takes the next batch of the current serial: first those of a dead daemon, then from the ring. Older ones are
-    /// returned at once. Until a seek is answered its batches stay in the ring: the answer has their position.
+    /// Takes the next batch of the current serial: first batches of a dead daemon, then from the ring. Older ones are
+    /// returned at once. Until a seek is answered, its batches stay in the ring: the answer has their position.
     fn take_lease(&mut self) -> Result<Option<Lease>, Error> {
         if let Some(lease) = self.drained.pop_front() {
             return Ok(Some(lease));

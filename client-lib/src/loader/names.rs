@@ -1,4 +1,4 @@
-//! Names of the dataset: its classes, and the files of samples. Asked of the daemon when they are wanted.
+//! Names of the dataset: its classes, and the files and labels of samples. The daemon is asked for them on demand.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,11 +10,11 @@ use super::Loader;
 use crate::error::Error;
 use crate::job::sample_count;
 
-/// Samples of one request: eight bytes each.
+/// The maximum number of samples in one request: eight bytes each.
 const MAX_SAMPLES: usize = 4096;
 
 impl Loader {
-    /// The names of the classes, in label order; none where the dataset has no classes.
+    /// The names of the classes, in label order; empty if the dataset has no classes.
     ///
     /// # Errors
     /// As [`stats`](Self::stats).
@@ -35,10 +35,10 @@ impl Loader {
         }
     }
 
-    /// The files that samples lie in, by their ids: values of the field `index`.
+    /// The files that contain samples, by the samples' ids: values of the field `index`.
     ///
     /// # Errors
-    /// [`Error::Config`] for an id that the dataset does not have; else as [`stats`](Self::stats).
+    /// [`Error::Config`] for an id that the dataset lacks; otherwise as [`stats`](Self::stats).
     pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
         let count = sample_count(&self.terms);
         if let Some(absent) = samples.iter().find(|sample| **sample >= count) {
@@ -60,12 +60,34 @@ impl Loader {
         Ok(paths)
     }
 
-    /// As [`paths`](Self::paths), of one sample.
+    /// As [`paths`](Self::paths), for one sample.
     ///
     /// # Errors
-    /// As there.
+    /// As [`paths`](Self::paths).
     pub fn path(&mut self, sample: u64) -> Result<PathBuf, Error> {
         Ok(self.paths(&[sample])?.pop().unwrap_or_default())
+    }
+
+    /// The label of every sample by its id: the value of the first field of integers.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the index of the dataset has no labels; else as [`stats`](Self::stats).
+    pub fn labels(&mut self) -> Result<Vec<i64>, Error> {
+        let mut labels: Vec<i64> = Vec::new();
+        while (labels.len() as u64) < sample_count(&self.terms) {
+            let from = labels.len() as u64;
+            let (total, packed) =
+                self.request(|loader| loader.request_names(NamesOf::Labels { from }))?;
+            if let (0, Some(reason)) = (total, packed.first()) {
+                return Err(Error::Config(String::from_utf8_lossy(reason).into_owned()));
+            }
+            let more = packed.first().map_or(&[][..], |packed| packed.as_chunks::<8>().0);
+            if more.is_empty() {
+                return Err(Error::Protocol("the daemon sent no labels of some".into()));
+            }
+            labels.extend(more.iter().map(|label| i64::from_le_bytes(*label)));
+        }
+        Ok(labels)
     }
 
     fn request_names(&mut self, of: NamesOf) -> Result<(u64, Vec<Vec<u8>>), Error> {

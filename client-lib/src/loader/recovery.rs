@@ -115,7 +115,7 @@ impl Loader {
         });
         let data: Vec<_> = self.ring.data_descriptor().into_iter().collect();
         match connection.send(&request, &data) {
-            // The next receive detects a daemon that is gone again.
+            // The next receive detects a daemon that has died again.
             Ok(()) | Err(SocketError::Closed) => Ok(()),
             Err(error) => self.fail(Error::Protocol(error.to_string())),
         }
@@ -143,8 +143,8 @@ impl Loader {
         match self.link.ending().cloned() {
             None => Ok(()),
             Some(Ending::Gone(_)) => self.on_daemon_lost(),
-            // The previous session may not be cleaned up yet, its memory not be freed, or this process have no descriptor
-            // left for the moment.
+            // The previous session may not be cleaned up, or its memory not be freed, or this process may have no free
+            // descriptor at the moment.
             Some(Ending::Final(Error::Taken(reason) | Error::Memory(reason))) => {
                 self.link.hang_up();
                 if let Some(supervisor) = self.link.supervisor() {

@@ -67,7 +67,7 @@ mod tests {
     use super::describe;
 
     #[test]
-    fn only_this_sessions_stalls_are_reported() {
+    fn only_stalls_of_this_session_are_reported() {
         let stats = r#"{"stalls": [{"session": 1, "sentence": "a"}, {"session": 2, "sentence": "b"},
             {"session": 1, "sentence": "c"}], "verdict": {"sentence": "v"}}"#;
         assert_eq!(describe(stats, 1), "the daemon says: a; c");

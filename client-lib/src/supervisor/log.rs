@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_kept_and_long_ones_truncated() {
+    fn last_lines_are_kept_and_long_lines_truncated() {
         let script =
             "for i in 1 2 3 4 5 6 7 8 9; do echo line $i >&2; done; printf '%01000d\\n' 7 >&2";
         let mut child =

@@ -20,7 +20,7 @@ use crate::program::{Exit, PrivateDaemon};
 /// The delay after the first start without a batch; it doubles with each further one.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
-/// What one failed start counts at most: a suspension of this process is no failure.
+/// The most that one failed start counts for: a longer time is a suspension of this process.
 const MAX_START: Duration = Duration::from_secs(60);
 /// How long a daemon may take to exit by itself, and then after SIGTERM.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,13 +39,15 @@ pub(crate) struct LaunchSpec {
 }
 
 impl Supervisor {
-    /// Starts the daemon and the thread that supervises it; returns the connection.
+    /// Starts the daemon and the thread that supervises it; returns the connection. `start_frame` is
+    /// sent with `descriptors`.
     pub(crate) fn private(
         launch: LaunchSpec,
-        order: &ClientFrame,
+        start_frame: &ClientFrame,
+        descriptors: &[OwnedFd],
     ) -> Result<(Self, Connection), Error> {
         let (shared, wakeups) = Self::new_shared()?;
-        let (connection, daemon) = start(&launch.program, order, &[])?;
+        let (connection, daemon) = start(&launch.program, start_frame, descriptors)?;
         // Relaxed: a process id.
         shared.process.store(daemon.process_id(), Ordering::Relaxed);
         let reserve = Reserve::default();
@@ -90,7 +92,7 @@ impl RestartBudget {
         self.last = Some(now);
     }
 
-    /// How long to wait before the next start; `None`: the budget is spent.
+    /// The delay before the next start; `None`: the budget is spent.
     fn delay(&self) -> Option<Duration> {
         let Some(doublings) = self.failures.checked_sub(1) else {
             return Some(Duration::ZERO);
@@ -140,7 +142,7 @@ impl Thread {
                         how.push_str(" (and it had sent no plan to restart it from)");
                         return self.give_up(&how, &log);
                     }
-                    // The samples under work are still those of the daemon before: it ended as it ended.
+                    // `signal` is unchanged: the samples under work are still the dead daemon's.
                     Err(error) => (how, has_progressed) = (error.to_string(), false),
                 }
             };
@@ -229,13 +231,13 @@ impl Thread {
         if descriptors.is_empty() {
             return Ok(None);
         }
-        let order = ClientFrame::Restart(Restart {
+        let start_frame = ClientFrame::Restart(Restart {
             local_world_size: self.launch.local_world_size,
             local_rank: self.launch.local_rank,
             reason: how.to_owned(),
             signal,
         });
-        let (connection, daemon) = start(&self.launch.program, &order, &descriptors)?;
+        let (connection, daemon) = start(&self.launch.program, &start_frame, &descriptors)?;
         Ok(Some((Arc::new(connection), daemon)))
     }
 
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_without_a_batch_last_as_long_as_the_budget() {
+    fn restarts_without_a_batch_are_bounded_by_the_budget() {
         let limit = Duration::from_secs(300);
         let delays = delays(limit, Duration::from_millis(10));
         assert_eq!(delays[0], INITIAL_BACKOFF);
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_renews_the_budget_and_a_first_death_is_always_retried() {
+    fn batch_renews_the_budget_and_first_death_is_always_retried() {
         let mut budget = RestartBudget::new(Duration::from_millis(1));
         let now = Instant::now();
         budget.record(now, false);
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_is_no_failed_start() {
+    fn suspension_is_not_a_failed_start() {
         let mut budget = RestartBudget::new(Duration::from_secs(300));
         let now = Instant::now();
         budget.record(now, false);

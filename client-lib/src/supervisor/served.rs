@@ -1,8 +1,8 @@
 //! The supervisor of a connection to a daemon that a service manager restarts: reconnects to its socket.
 //!
-//! The memory of a session goes to the next daemon only when the previous one is known to be dead, so that two daemons
-//! never write to it. Where the kernel gives no pidfd of the daemon (another PID namespace before Linux 6.5), the lock file
-//! beside the socket, which one daemon at a time holds, ensures that.
+//! The memory of a session goes to the next daemon only after the previous one is known to be dead, so that two daemons
+//! never write to it. If the kernel gives no pidfd of the daemon (another PID namespace before Linux 6.5), the lock
+//! file next to the socket ensures this: only one daemon at a time holds it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Supervisor {
-    /// Starts the thread that watches a connection and makes the next one. `socket` is absolute: the working directory may
-    /// change.
+    /// Starts the thread that watches a connection and creates the next one. `socket` is absolute: the working
+    /// directory may change.
     pub(crate) fn served(socket: PathBuf, connection: &Arc<Connection>) -> Result<Self, Error> {
         let (shared, wakeups) = Self::new_shared()?;
         let reserve = Reserve::default();
@@ -45,10 +45,10 @@ struct Thread {
     reserve: Reserve,
 }
 
-/// Why a connection is not used any more.
+/// The reason why a connection is no longer used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gone {
-    /// The daemon is dead, or nothing tells whether it is.
+    /// The daemon is dead, or it is unknown whether it is.
     Dead,
     /// The daemon lives and does not accept the session for now.
     Refused,
@@ -118,8 +118,8 @@ impl Thread {
         }
     }
 
-    /// Waits for the daemon's exit, or for the loader's word that it has refused the session: such a daemon has never had
-    /// the session's memory. `None`: the loader is dropped.
+    /// Waits for the daemon's exit, or for the loader's message that the daemon has refused the session: such a daemon
+    /// never had the session's memory. `None`: the loader is dropped.
     fn wait_for_exit(&self, daemon: Option<&OwnedFd>) -> Option<Gone> {
         loop {
             let mut state = self.shared.lock();
@@ -140,7 +140,7 @@ impl Thread {
         }
     }
 
-    /// Waits before the next request after so many refusals. False: the loader is dropped.
+    /// Waits before the next request after `refusals` refusals. False: the loader is dropped.
     fn back_off(&self, refusals: u32) -> bool {
         let delay = RETRY_INTERVAL.saturating_mul(1 << refusals.min(16)).min(MAX_BACKOFF);
         let end = Instant::now() + delay;
@@ -172,7 +172,7 @@ impl Thread {
     }
 }
 
-/// A pidfd of the daemon, where the kernel gives one.
+/// A pidfd of the daemon, if the kernel provides one.
 fn pidfd_of(connection: &Connection) -> Option<OwnedFd> {
     if let Ok(descriptor) = getsockopt(connection, sockopt::PeerPidfd) {
         return Some(descriptor);

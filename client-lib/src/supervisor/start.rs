@@ -9,7 +9,7 @@ use forebay_protocol::socket::{Connection, SocketError};
 use crate::error::Error;
 use crate::program::{PrivateDaemon, own_pidfd};
 
-/// Sends `Hello`, with a pidfd of this process where the kernel gives one.
+/// Sends `Hello`, with a pidfd of this process if the kernel provides one.
 pub(crate) fn greet(connection: &Connection) -> Result<(), SocketError> {
     let hello = ClientFrame::Hello {
         protocol: PROTOCOL_VERSION,
@@ -20,11 +20,11 @@ pub(crate) fn greet(connection: &Connection) -> Result<(), SocketError> {
     connection.send(&hello, &descriptors)
 }
 
-/// Starts the program at one end of a connection. The first frames are queued before: even if this process dies at any
-/// moment, the daemon has a pidfd of it and exits.
+/// Starts the program at one end of a connection. `Hello` and `start_frame` are queued before it runs, so that it has a
+/// pidfd of this process, and exits with it, whenever this process dies.
 pub(crate) fn start(
     program: &Path,
-    order: &ClientFrame,
+    start_frame: &ClientFrame,
     descriptors: &[OwnedFd],
 ) -> Result<(Connection, PrivateDaemon), Error> {
     let (own, daemons) = Connection::pair()
@@ -33,7 +33,7 @@ pub(crate) fn start(
         |error: SocketError| Error::Config(format!("sending the daemon's first frames: {error}"));
     greet(&own).map_err(failed)?;
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    own.send(order, &descriptors).map_err(failed)?;
+    own.send(start_frame, &descriptors).map_err(failed)?;
     let daemon = PrivateDaemon::spawn(program, daemons.into_descriptor())?;
     Ok((own, daemon))
 }

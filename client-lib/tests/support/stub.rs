@@ -1,7 +1,7 @@
 //! A minimal daemon for the client's tests: one scripted session over the protocol crate.
 //!
-//! Batch `b` of epoch `e` carries `index` = `e * 1_000_000 + b * rows + row`, and a ragged `text` whose row `r` holds
-//! `r % 3` elements of value `r`. It checks what the client returns as the real one does.
+//! Batch `b` of epoch `e` has `index` = `e * 1_000_000 + b * rows + row`, and a ragged `text` whose row `r` has `r % 3`
+//! elements of value `r`. It checks returns in the same way as the real daemon.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -34,7 +34,7 @@ pub(crate) struct Script {
     pub(crate) batches_per_epoch: u64,
     pub(crate) epochs: Option<u64>,
     pub(crate) protocol: u32,
-    /// Spoils every descriptor.
+    /// Corrupts every descriptor.
     pub(crate) spoil: Option<fn(&mut Descriptor)>,
 }
 
@@ -148,7 +148,7 @@ impl Session {
         self.report
     }
 
-    /// False: the client is gone.
+    /// False: the client has ended.
     fn read_frames(&mut self) -> bool {
         loop {
             match self.connection.receive::<ClientFrame>() {

@@ -1,4 +1,4 @@
-//! `forebay bench`: daemon and client together, as a trainer would run them but for the training.
+//! `forebay bench`: a daemon and a client without a trainer.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ pub(super) struct BenchArguments {
     report: Option<std::path::PathBuf>,
 }
 
-/// Reads `EPOCH:SAMPLES`.
+/// Parses `EPOCH:SAMPLES`.
 fn parse_position(text: &str) -> Result<Position, String> {
     let read = |text: &str| text.trim().parse::<u64>().ok();
     let parts =
@@ -59,22 +59,22 @@ fn parse_position(text: &str) -> Result<Position, String> {
     Ok(Position { epoch, samples })
 }
 
-/// What a measured run is to do.
+/// Options of a measured run.
 pub(super) struct BenchOptions<'a> {
     /// JSON values by dotted key.
     pub(super) overrides: Vec<(String, String)>,
     pub(super) batches: Option<u64>,
     pub(super) position: Position,
     pub(super) digest: bool,
-    /// Sees every batch, with the samples delivered before it.
+    /// Called with every batch and the number of samples before it.
     pub(super) each: &'a mut dyn FnMut(&Batch, u64),
-    /// Gets the daemon's counters over time.
+    /// Records the daemon's counters over time.
     pub(super) series: Option<&'a mut TimeSeries>,
 }
 
 /// `forebay bench`.
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
-    // Read here too, so that a mistake is reported as everywhere; `--set` is TOML, the wire carries JSON.
+    // Parsed here too, so that errors are reported as in other commands; `--set` is TOML, the protocol has JSON.
     let overrides = arguments.settings.overrides()?;
     let config = forebay_config::Config::from_file(&arguments.config, &overrides)?;
     if arguments.profile {
@@ -115,7 +115,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a private daemon over a configuration file and takes its batches.
+/// Runs a private daemon with a configuration file and takes its batches.
 #[expect(clippy::cast_precision_loss, reason = "figures")]
 pub(super) fn measure(
     config: &Path,
@@ -126,14 +126,14 @@ pub(super) fn measure(
     let source = ConfigSource::File(absolute.display().to_string());
     let program = std::env::current_exe().context("where this program lies")?;
     let start = Instant::now();
-    // Daemons that died worked for this measurement too.
+    // Includes daemons that died during the measurement.
     let all_cpu = || cpu_time() + ended_children_cpu_time();
     let cpu_before = all_cpu();
     let mut builder = Loader::builder(Target::Config(source))
         .rank(0, 1)
         .program(program)
         .position(options.position)
-        // Measured as they lie in the ring: what a GPU finishes costs the daemon nothing.
+        // Measured as stored in the ring: finishing on a GPU costs the daemon nothing.
         .unfinished(true);
     for (key, json) in options.overrides {
         builder = builder.override_key(key, json);
@@ -154,7 +154,7 @@ pub(super) fn measure(
                 waits.record(last - asked);
                 if batches == 0 {
                     first_batch = start.elapsed();
-                    // The verdict leaves out the start; where these figures cannot be had, it does not.
+                    // The verdict excludes the start, unless this report is unavailable.
                     begun = loader.stats().ok().and_then(|text| serde_json::from_str(&text).ok());
                 }
                 (options.each)(&batch, samples);
@@ -234,7 +234,7 @@ fn add_batch(hasher: &mut blake3::Hasher, batch: &Batch) {
     }
 }
 
-/// The figures for a person.
+/// The results as text.
 pub(super) fn describe(report: &BenchReport) -> String {
     let python = report
         .python_cpu_seconds_per_1000_samples

@@ -1,50 +1,53 @@
-//! `forebay bench --profile`: each stage by itself at several concurrencies, and where it stops scaling.
+//! `forebay bench --profile`: each stage separately at several concurrencies, and where it stops scaling.
 //!
-//! The runs are made by [`forebay_engine::StageBenchmark`]; this file chooses the concurrencies, judges and prints. It changes no
-//! configuration.
+//! [`forebay_engine::StageBenchmark`] makes the runs; this file chooses the concurrencies, judges and prints. It
+//! changes no configuration.
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 
+use forebay_affinity::{LocalRank, core_share};
 use forebay_config::{Concurrency, Config};
-use forebay_engine::{LocalRank, StageBenchmark, StageRun, Stream, core_share};
+use forebay_dataset::OpenOptions;
+use forebay_engine::{StageBenchmark, StageRun, Stream};
 use forebay_inspect::output::{print, print_line};
 use forebay_inspect::table::{columns, time};
 use forebay_observe::Clock;
-use forebay_source::dataset::OpenOptions;
 
-/// The most reads at once that are tried, and the most threads of a stage that sleeps.
+/// The maximum number of concurrent reads, and of threads of a stage that sleeps.
 const MAX_AT_ONCE: u32 = 32;
-/// A concurrency that gives this share of the best rate is enough.
+/// The share of the best rate at which a concurrency is sufficient.
 const ENOUGH: f64 = 0.9;
-/// What the last doubling has to add for the stage to be said to scale still.
+/// The minimum gain of the last doubling for a stage that still scales.
 const STILL_SCALES: f64 = 1.3;
-/// As many threads as cores that are without one for this share of their time are disturbed by others.
+/// If threads lack a core for this share of their time although there are no more threads than cores, other processes
+/// disturb the run.
 const DISTURBED: f64 = 0.1;
-/// A stage that is on a core for less of its time than this sleeps or waits: more threads than cores help it.
+/// A stage that uses a core for less than this share of its time sleeps or waits: more threads than cores make it
+/// faster.
 const MOSTLY_ON_A_CORE: f64 = 0.5;
 
-/// What `--json` prints.
+/// The value that `--json` prints.
 #[derive(Debug, Serialize)]
 struct ProfileReport {
     /// The stream.
     stream: String,
-    /// Cores that the daemon may use.
+    /// The number of cores that the daemon may use.
     cores: f64,
     stages: Vec<StageProfile>,
-    /// Which stage is the slowest by itself, and what else is to be known.
+    /// The slowest stage, and further remarks.
     sentence: String,
 }
 
 #[derive(Debug, Serialize)]
 struct StageProfile {
     name: String,
-    /// As configured; none: `auto`.
+    /// The configured concurrency; `None`: `auto`.
     configured: Option<u32>,
-    /// The least that gives nine tenths of the best rate.
+    /// The lowest concurrency that reaches nine tenths of the best rate.
     concurrency: u32,
-    /// Whether the most that was tried is not enough to tell.
+    /// Whether the stage still scales at the highest concurrency tried.
     still_scales: bool,
     runs: Vec<RunProfile>,
     sentence: String,
@@ -55,20 +58,26 @@ struct RunProfile {
     concurrency: u32,
     samples: u64,
     samples_per_second: f64,
-    /// Against one thread.
+    /// Relative to one thread.
     speed_up: f64,
     cpu_seconds_per_sample: f64,
-    /// The share of the threads' time that they were on a core; the time in which they were ready and had none left out.
+    /// The share of the threads' time on a core, not counting time when they were ready without a core.
     on_a_core: f64,
-    /// The share of the threads' time that they were ready and had no core.
+    /// The share of the threads' time for which they were ready without a core.
     without_a_core: f64,
 }
 
-/// Runs and prints it.
+/// Runs all stages and prints the profile.
 pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     let share = core_share(&config.cpu, LocalRank::from_environment());
     let granted = share.granted_cores;
-    let stream = Stream::open(config, share.threads, OpenOptions::default(), Clock::system())?;
+    let stream = Stream::open(
+        config,
+        forebay_formats::open_configured,
+        share.threads,
+        OpenOptions::default(),
+        Clock::system(),
+    )?;
     let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let show = |stage: &str, threads: u32| {
         if shows {
@@ -129,7 +138,7 @@ pub(super) fn profile(config: Config, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs at 1, 2, 4, … up to `most` and as long as it `goes_on`.
+/// Runs at 1, 2, 4, … up to `most`, and only while `goes_on` returns true.
 fn doubling(
     most: u32,
     goes_on: impl Fn(&StageRun) -> bool,
@@ -184,7 +193,7 @@ fn judge(name: &str, configured: Option<u32>, runs: Vec<StageRun>, cores: f64) -
     StageProfile { name: name.to_owned(), configured, concurrency, still_scales, runs, sentence }
 }
 
-/// The operations on complete batches, which have no `concurrency` of their own.
+/// The profile of the operations on complete batches, which have no `concurrency` key.
 fn judge_batches(runs: Vec<StageRun>, cores: f64) -> StageProfile {
     let judged = judge("batch.operations", None, runs, cores);
     let fastest = judged.runs.iter().map(|run| run.samples_per_second).fold(0.0, f64::max);
@@ -220,7 +229,7 @@ fn sentence(name: &str, enough: Option<&RunProfile>, still_scales: bool, cores: 
     format!("{gives}; higher concurrency does not help: {why}; set its `concurrency` to {threads}")
 }
 
-/// The slowest stage, each at the concurrency that is enough for it.
+/// The slowest stage, with each stage at its sufficient concurrency.
 fn conclusion(stages: &[StageProfile], is_cached: bool, cores: f64) -> String {
     let rate_of = |stage: &StageProfile| {
         let enough = stage.runs.iter().find(|run| run.concurrency == stage.concurrency);
@@ -293,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_concurrency_that_is_enough_is_named() {
+    fn lowest_sufficient_concurrency_is_named() {
         let decode = judge("decode", Some(4), runs(&[1000.0, 1900.0, 1950.0], 0.001), 2.0);
         assert_eq!((decode.concurrency, decode.still_scales), (2, false));
         assert!(decode.sentence.contains("1.9 times one thread"), "{}", decode.sentence);
@@ -302,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scales_to_the_end_is_said_to() {
+    fn stage_that_scales_to_the_end_is_reported() {
         let sleepy = judge("sleepy", None, runs(&[200.0, 400.0, 800.0, 1590.0], 1e-5), 2.0);
         assert_eq!((sleepy.concurrency, sleepy.still_scales), (8, true));
         assert!(sleepy.sentence.contains("8 or more"), "{}", sleepy.sentence);
@@ -312,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_stage_is_told_at_its_own_best() {
+    fn slowest_stage_is_named_at_its_best_rate() {
         let stages = [
             judge("fetch", Some(16), runs(&[500.0, 900.0, 1700.0], 1e-5), 2.0),
             judge("decode", None, runs(&[1000.0, 1200.0, 1200.0], 0.001), 2.0),

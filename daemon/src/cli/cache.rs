@@ -10,28 +10,29 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
+use forebay_cache::{CacheAdmin, CachedDataset};
 use forebay_config::{Config, DatasetConfig};
+use forebay_dataset::{OpenOptions, Opened};
 use forebay_inspect::output::print_line;
 use forebay_inspect::table::columns;
 use forebay_observe::format_bytes;
 use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::ids::SampleId;
-use forebay_source::dataset::{self, OpenOptions, Opened};
-use forebay_source::location::Location;
-use forebay_source::storage::{self, CacheKeeper, CachedDataset, Storage, StorageError};
+use forebay_storage::location::Location;
+use forebay_storage::{self, Storage, StorageError};
 
 use super::config_arguments::Settings;
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
 
-/// Reads under way at once while a cache is filled.
+/// Concurrent reads while a cache is filled.
 const FILLING_THREADS: u64 = 32;
-/// An entry is not kept while another process counts what lies there or holds the lock: the next pass fetches it again.
+/// An entry is not written while another process counts the entries or holds the lock: the next pass fetches it again.
 const FILLING_PASSES: u32 = 4;
-/// How often a read that fails in a way that may pass is made again; the pauses double from a second on.
+/// The maximum number of attempts for a read with a temporary error; the pauses begin at one second and double.
 const FILLING_TRIES: u32 = 6;
-/// Failed samples that are named.
+/// The maximum number of failed samples in the message.
 const NAMED_FAILURES: usize = 10;
 
 /// What to do with it.
@@ -63,18 +64,20 @@ pub(super) struct CacheArguments {
 pub(super) fn cache(arguments: &CacheArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("warn");
     let mut config = Config::from_file(&arguments.config, &arguments.settings.overrides()?)?;
-    config.datasets_mut().try_for_each(dataset::resolve_keys)?;
-    let keeper = CacheKeeper::open(&config.dataset.cache).map_err(anyhow::Error::msg)?;
-    // Where a storage cannot be opened, no dataset is taken for this configuration's.
+    config.datasets_mut().try_for_each(forebay_formats::resolve_keys)?;
+    let admin = CacheAdmin::open(&config.dataset.cache).map_err(anyhow::Error::msg)?;
+    // If a storage cannot be opened, no dataset counts as this configuration's.
     let storages = || -> Vec<_> {
-        let open = |of: &DatasetConfig| storage::open(&dataset::root_of(of), &of.storage).ok();
+        let open = |of: &DatasetConfig| {
+            forebay_formats::storages::open(&forebay_formats::root_of(of), &of.storage).ok()
+        };
         config.datasets().filter_map(open).collect()
     };
     match arguments.action {
-        Action::Show => show(&keeper, &storages())?,
-        Action::Verify => verify(&keeper)?,
+        Action::Show => show(&admin, &storages())?,
+        Action::Verify => verify(&admin)?,
         Action::Trim => {
-            let freed = keeper.trim(&storages()).map_err(anyhow::Error::msg)?;
+            let freed = admin.trim(&storages()).map_err(anyhow::Error::msg)?;
             print_line(format!("{} freed", format_bytes(freed)))?;
         }
         Action::Fill => {
@@ -90,14 +93,14 @@ pub(super) fn cache(arguments: &CacheArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(keeper: &CacheKeeper, storages: &[Arc<dyn Storage>]) -> anyhow::Result<()> {
-    let found = keeper.datasets(storages).map_err(anyhow::Error::msg)?;
+fn show(admin: &CacheAdmin, storages: &[Arc<dyn Storage>]) -> anyhow::Result<()> {
+    let found = admin.datasets(storages).map_err(anyhow::Error::msg)?;
     let bytes = found.iter().map(|dataset| dataset.bytes).sum();
     print_line(format!(
         "{}: {} of at most {}",
-        keeper.path().display(),
+        admin.path().display(),
         format_bytes(bytes),
-        format_bytes(keeper.limit_bytes()),
+        format_bytes(admin.limit_bytes()),
     ))?;
     let row = |dataset: &CachedDataset| {
         let used = match (dataset.is_own, dataset.is_used) {
@@ -116,9 +119,9 @@ fn show(keeper: &CacheKeeper, storages: &[Arc<dyn Storage>]) -> anyhow::Result<(
     Ok(())
 }
 
-fn verify(keeper: &CacheKeeper) -> anyhow::Result<()> {
+fn verify(admin: &CacheAdmin) -> anyhow::Result<()> {
     let mut notice = Notice::new();
-    let verified = keeper
+    let verified = admin
         .verify(&mut |so_far| {
             notice.say(|| {
                 format!("{} entries, {} so far", so_far.entries, format_bytes(so_far.bytes))
@@ -135,7 +138,7 @@ fn verify(keeper: &CacheKeeper) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Progress, once a second.
+/// Prints the progress once per second.
 struct Notice(Instant);
 
 impl Notice {
@@ -146,13 +149,13 @@ impl Notice {
     fn say(&mut self, text: impl FnOnce() -> String) {
         if self.0.elapsed() >= Duration::from_secs(1) {
             self.0 = Instant::now();
-            // A closed standard error does not stop the work.
+            // A closed standard error does not stop the command.
             let _ = writeln!(std::io::stderr(), "{}", text());
         }
     }
 }
 
-/// Reads every sample through the cache; whether all could be read and kept.
+/// Reads every sample through the cache; returns whether all could be read and stored.
 fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     let opening = OpeningWatch::patient();
     let patience = opening.patience(config, false);
@@ -164,7 +167,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
             patience: Some(&*patience),
             ..OpenOptions::default()
         };
-        dataset::open(&keys, options)
+        forebay_formats::open(&keys, options)
             .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
     };
     let opened = opening.watched(open, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
@@ -179,7 +182,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     let read_all = |pass_begun: Instant| {
         let (mut buffer, mut locations) = (Vec::new(), Vec::new());
         loop {
-            // Relaxed, here and below: counts.
+            // Relaxed, here and below: counters.
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= samples {
                 return;
@@ -195,7 +198,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
                 }
             }
             lock(&notice).say(|| {
-                // By what this pass has done: a later one asks for little more than the cache.
+                // Based on this pass: a later one reads mostly from the cache.
                 let seconds = pass_begun.elapsed().as_secs_f64();
                 let left = (samples - number) as f64 * seconds / (number + 1) as f64;
                 format!(

@@ -1,5 +1,6 @@
-//! `forebay check`: the resolved configuration and the plan that it makes on this machine; the schema of the keys.
+//! `forebay check`: the resolved configuration and its plan on this machine; the schema of the keys.
 
+mod figures;
 mod order;
 mod sample;
 
@@ -13,14 +14,16 @@ use super::config_arguments::ConfigArguments;
 use super::launch::{Launch, Rings};
 use super::logging;
 use super::opening_watch::OpeningWatch;
+use forebay_affinity::LocalRank;
 use forebay_config::{Last, Reference};
-use forebay_engine::{DatasetShare, LocalRank, MemoryPlan, Stream};
+use forebay_engine::{DatasetShare, MemoryPlan, Stream};
+use forebay_formats::format_tables;
+use forebay_formats::storages::storage_table;
 use forebay_inspect::stats::isolation_lines;
 use forebay_observe::format_bytes;
 use forebay_order::{Schedule, Selection};
-use forebay_pipeline::{batch_operation_tables, operation_tables};
-use forebay_source::dataset::format_tables;
-use forebay_source::storage::storage_table;
+use forebay_transform::{batch_operation_tables, operation_tables};
+use forebay_workers::WorkerStart;
 
 /// Arguments of `forebay check`.
 #[derive(Debug, Args)]
@@ -62,6 +65,7 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         configs,
         LocalRank::from_environment(),
         Rings::New,
+        WorkerStart::WhenCalled,
         &OpeningWatch::impatient(),
         |_| {},
     )
@@ -129,12 +133,12 @@ fn share_percent(draws: u64, all: u64) -> f64 {
     100.0 * draws as f64 / all.max(1) as f64
 }
 
-/// What a launcher may expect of every rank of this stream.
+/// The fingerprint that a launcher expects of every rank of this stream.
 fn expectation(stream: &Stream, world_size: u32) -> String {
     format!("{}:{}", stream.name(), stream.identity().with("world_size", world_size))
 }
 
-/// A tensor of batches of so many rows: type, shape and bytes, also as it is after a GPU has finished it.
+/// A tensor in batches of `rows` rows: type, shape and bytes, also after a GPU has finished it.
 pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     let dense = |tensor: &TensorSpec| {
         let dims = std::iter::once(rows).chain(tensor.row_shape.iter().copied());
@@ -149,7 +153,7 @@ pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     let Some(finish) = &tensor.finish else {
         return format!("{}, {bytes} a batch", dense(tensor));
     };
-    // A byte of each element crosses the bus.
+    // One byte per element crosses the bus.
     let percent = 100 / finish.dtype.size_bytes();
     format!(
         "{}, finished on the GPU to {}{}; {bytes} a batch over the bus, {percent} % of the finished bytes",
@@ -166,9 +170,8 @@ fn describe(
     launch: &Launch,
 ) -> anyhow::Result<String> {
     let config = stream.config();
-    let schedule =
-        Schedule::of(stream.selection().clone(), &config.order, &config.batch, 0, world_size)
-            .map_err(|error| anyhow::anyhow!("{}: {error}", config.location(&["batch", "size"])))?;
+    let schedule = Schedule::of(stream.selection().clone(), stream.dealing(), 0, world_size)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", config.location(&["batch", "size"])))?;
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
@@ -279,7 +282,7 @@ fn describe(
     Ok(lines.join("\n"))
 }
 
-/// All keys: the configuration's own, those of formats, and the arguments of operations.
+/// All keys: the configuration's, those of formats, and the arguments of operations.
 fn reference() -> Reference {
     Reference {
         formats: format_tables().collect(),

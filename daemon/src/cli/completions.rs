@@ -18,12 +18,12 @@ pub(super) struct CompletionsArguments {
     shell: Shell,
 }
 
-/// `forebay completions`, for the whole program's commands.
+/// `forebay completions`, for all commands of the program.
 pub(super) fn completions(
     arguments: &CompletionsArguments,
     program: &Command,
 ) -> anyhow::Result<ExitCode> {
-    // Bash's script would offer hidden commands too.
+    // Bash's script would also offer hidden commands.
     let commands = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut shown =
         Command::new("forebay").version(env!("CARGO_PKG_VERSION")).subcommands(commands);

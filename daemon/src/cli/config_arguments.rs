@@ -1,9 +1,10 @@
-//! Arguments that commands share: configuration files and keys set over them.
+//! Arguments that commands share: configuration files and overrides of keys.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use forebay_config::{Config, ConfigError, Override};
+use forebay_config::{Config, Override};
+use forebay_keys::ConfigError;
 
 /// Configuration files and keys set over them.
 #[derive(Debug, Args)]
@@ -28,10 +29,10 @@ impl Settings {
     }
 }
 
-/// Reads one configuration file with keys over it.
+/// Reads one configuration file and applies the overrides.
 pub(super) fn read_one(path: &Path, settings: &Settings) -> anyhow::Result<Config> {
     let mut config = Config::from_file(path, &settings.overrides()?)?;
-    config.datasets_mut().try_for_each(forebay_source::dataset::resolve_keys)?;
+    config.datasets_mut().try_for_each(forebay_formats::resolve_keys)?;
     Ok(config)
 }
 

@@ -1,10 +1,10 @@
-//! Gives up the file access that a running daemon does not need (Landlock, Linux 5.13 and newer).
+//! Drops the file access that a running daemon does not need (Landlock, Linux 5.13 and newer).
 //!
-//! A daemon reads untrusted files through libraries in C. A daemon that such a file takes over can then neither write nor
-//! create files nor start programs; under `"strict"` it can read only its dataset. The rights
-//! of the calling thread, and of the threads that it starts from then on, are reduced for good: so this is called when
-//! the streams are open and the socket is bound, before any work thread starts. Descriptors that are open keep theirs;
-//! `docs/decisions/0010-landlock-not-seccomp.md` says why it goes no further by default.
+//! A daemon parses untrusted files with C libraries. If such a file takes over the daemon, it cannot write or create
+//! files or start programs; under `"strict"` it can read only its dataset. The rights of the calling thread, and of
+//! threads that it starts later, are reduced permanently: so this is called after the streams are open and the socket
+//! is bound, before any work thread starts. Open descriptors are not affected.
+//! `docs/decisions/0010-landlock-not-seccomp.md` explains why the default is not stricter.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,14 @@ use landlock::{
     RulesetCreatedAttr, RulesetError, RulesetStatus,
 };
 
-use forebay_config::{Config, Confinement, DatasetConfig, is_url};
-use forebay_source::dataset::roots_of;
+use forebay_config::{Config, Confinement, DatasetConfig};
+use forebay_formats::roots_of;
+use forebay_keys::is_url;
 
-/// The newest rights known here; an older kernel restricts what it knows of them.
+/// The latest supported ABI; an older kernel enforces the part that it supports.
 const KNOWN: ABI = ABI::V5;
 
-/// What a strict daemon reads besides its dataset: the kernel's figures, name services and their libraries.
+/// What a strict daemon reads besides its dataset: the kernel's statistics, name services and their libraries.
 const SYSTEM: [&str; 7] = ["/proc", "/sys", "/etc", "/usr", "/lib", "/lib64", "/dev"];
 
 /// Restricts this thread and returns the result as text.
@@ -64,7 +65,7 @@ fn restrict(
     if let Some(folder) = run_folder {
         rules.add(folder, writing | reading);
     }
-    // Its scheduling group and control group are changed through files.
+    // The daemon changes its scheduling group and its control group through files.
     rules.add(Path::new("/proc/self"), reading | AccessFs::WriteFile);
     rules.add(Path::new("/sys/fs/cgroup"), reading | AccessFs::WriteFile);
     rules.add(Path::new("/dev/null"), reading | AccessFs::WriteFile);
@@ -81,7 +82,7 @@ fn restrict(
         let roots: Vec<_> =
             configs.iter().flat_map(|config| config.datasets().flat_map(roots_of)).collect();
         if roots.iter().any(|root| is_url(root)) {
-            for path in forebay_source::storage::remote_files() {
+            for path in forebay_formats::storages::remote_files() {
                 rules.add(&path, reading);
             }
         }
@@ -131,8 +132,8 @@ mod tests {
         Config::from_json("test", folder, &dict, &[] as &[Override]).unwrap()
     }
 
-    /// What a thread so confined may do: read the dataset, read elsewhere, write its folder, write elsewhere, start.
-    /// Nothing where the kernel cannot confine it.
+    /// What a confined thread can do: read the dataset, read elsewhere, write its folder, write elsewhere, start
+    /// programs. `None` if the kernel cannot confine it.
     fn rights(level: &str) -> Option<[bool; 5]> {
         let folder = tempfile::tempdir().unwrap();
         for name in ["data", "run", "else"] {
@@ -167,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn a_confined_thread_has_no_rights_that_it_does_not_need() {
+    fn confined_thread_has_only_the_rights_that_it_needs() {
         assert_eq!(rights("off"), Some([true, true, true, true, true]));
         let (Some(auto), Some(strict)) = (rights("auto"), rights("strict")) else {
-            // Past the test runner, which shows nothing of a test that passes.
+            // Bypasses the test runner, which hides the output of a test that passes.
             let _ = std::io::stderr().write_all(b"skipped: this kernel has no Landlock\n");
             return;
         };

@@ -1,4 +1,4 @@
-//! `forebay demo`: the main job on generated data, ending in a report.
+//! `forebay demo`: bulk loading of generated data, with a report at the end.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
         if shows && (done % 50 == 0 || done == all) {
             eprint!("\r  {done} of {all} ");
         } else if !shows && done % all.div_ceil(4).max(1) == 0 {
-            // A log gets a line now and then.
+            // A log gets a line from time to time.
             eprintln!("  {done} of {all}");
         }
     })?;

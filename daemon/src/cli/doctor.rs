@@ -1,8 +1,8 @@
 //! `forebay doctor`: inspects the machine and a configuration and prints what to change, most useful first.
 //!
-//! [`machine`] reads the kernel's files, [`storage`] times reads of samples, [`configuration`] checks the plan, [`native`] times
-//! the functions of Python stages and finds in [`equals`] what this program does as well. Each returns [`Finding`]s; none
-//! changes anything.
+//! [`machine`] reads the kernel's files, [`storage`] measures reads of samples, [`configuration`] checks the plan.
+//! [`native`] measures the functions of Python stages and looks up native equivalents in [`equals`]. Each returns
+//! [`Finding`]s; none changes anything.
 
 mod configuration;
 mod equals;
@@ -21,9 +21,10 @@ use super::config_arguments::Settings;
 use super::launch::{Launch, Rings};
 use super::logging;
 use super::opening_watch::OpeningWatch;
+use forebay_affinity::LocalRank;
 use forebay_config::Config;
-use forebay_engine::LocalRank;
 use forebay_inspect::output::{print, print_line};
+use forebay_workers::WorkerStart;
 
 /// Arguments of `forebay doctor`.
 #[derive(Debug, Args)]
@@ -44,7 +45,7 @@ pub(super) struct DoctorArguments {
     json: bool,
 }
 
-/// `forebay doctor`. The exit status is 1 where something does not work.
+/// `forebay doctor`. The exit status is 1 if something does not work.
 pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let _logging = logging::start("error");
     let mut findings = machine::findings();
@@ -54,6 +55,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
             vec![config],
             LocalRank::from_environment(),
             Rings::New,
+            WorkerStart::WhenCalled,
             &OpeningWatch::impatient(),
             |_| {},
         ) {
@@ -69,7 +71,7 @@ pub(super) fn doctor(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    // Stable: within a weight, the order above.
+    // A stable sort keeps the order above within a weight.
     findings.sort_by_key(|finding| finding.weight);
     if arguments.json {
         print_line(serde_json::json!({ "findings": findings }))?;
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_useful_comes_first_and_is_numbered() {
+    fn findings_are_numbered_with_the_most_useful_first() {
         let mut findings = vec![
             Finding::good("cores", "8 of 8"),
             Finding::new(Weight::Minor, "clock", "slow", "another one"),

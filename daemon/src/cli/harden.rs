@@ -1,25 +1,25 @@
-//! What a daemon does first of all: it cannot be traced or dumped, and it closes inherited descriptors.
+//! Hardens a daemon at its start: it cannot be traced or dumped, and inherited descriptors are closed.
 
 use anyhow::Context as _;
 use nix::sys::signal::SigSet;
 
-/// Set to 1, it allows debuggers, profilers and core dumps of the same user.
+/// If set to 1, debuggers, profilers and core dumps of the same user are allowed.
 const DUMPABLE_VARIABLE: &str = "FOREBAY_DUMPABLE";
 
-/// Prevents other processes of the same user from reading this one's memory, descriptors and environment and from tracing
-/// it, since it holds memory of its clients. Also prevents core dumps.
+/// Prevents other processes of the same user from tracing this one and from reading its memory, descriptors and
+/// environment, because its memory has data of its clients. Also prevents core dumps.
 pub(super) fn disable_dumping() {
     if std::env::var_os(DUMPABLE_VARIABLE).is_some_and(|value| value == "1") {
         return;
     }
-    // Afterwards this process's files in /proc are root's.
-    forebay_engine::open_own_autogroup();
-    // No kernel refuses this; the daemon would be as protected as any other process.
+    // Afterwards root owns this process's files in /proc.
+    forebay_affinity::open_own_autogroup();
+    // No kernel refuses this call; if one did, the daemon would be as protected as any other process.
     let _ = nix::sys::prctl::set_dumpable(false);
 }
 
-/// Descriptors that were open at the start, inherited from the parent: a GPU device would keep a dead trainer's memory on
-/// the GPU, and the reader of a pipe would wait for its end.
+/// Descriptors that were open at the start, inherited from the parent: a GPU device would keep the memory of a dead
+/// trainer on the GPU, and the reader of a pipe would wait for its end.
 #[derive(Debug)]
 pub(super) struct Inherited(Vec<i32>);
 
@@ -31,13 +31,13 @@ impl Inherited {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter(|number| *number > 2)
             .collect();
-        // Excludes the directory just read, which is closed by now.
+        // Excludes the descriptor of the directory itself, which is closed by now.
         let is_open =
             |number: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
         Self(numbers.into_iter().filter(is_open).collect())
     }
 
-    /// Closes them.
+    /// Closes all of them.
     pub(super) fn close(self) {
         for number in self.0 {
             let _ = nix::unistd::close(number);
@@ -61,7 +61,7 @@ pub(super) fn spawn_workers() -> anyhow::Result<std::process::ExitCode> {
 pub(super) fn credential_process() -> anyhow::Result<std::process::ExitCode> {
     Inherited::find().close();
     unblock_signals();
-    forebay_source::storage::serve_credential_process()
+    forebay_formats::storages::serve_credential_process()
         .context("running the command of a profile's `credential_process`")
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_open_is_found_and_the_folder_read_for_it_is_not() {
+    fn open_descriptors_are_found_without_the_directory_itself() {
         let (left, _right) = std::os::unix::net::UnixStream::pair().unwrap();
         let Inherited(found) = Inherited::find();
         assert!(found.contains(&left.as_raw_fd()));

@@ -1,4 +1,4 @@
-//! `forebay index`: scans a dataset once and saves what it found.
+//! `forebay index`: scans a dataset once and saves its index.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,11 +11,13 @@ use super::config_arguments::ConfigArguments;
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
+use forebay_affinity::{LocalRank, core_share};
 use forebay_config::{Config, DatasetConfig};
-use forebay_engine::{Learning, LocalRank, Stream, core_share};
+use forebay_dataset::{IndexReport, OpenOptions};
+use forebay_engine::{Learning, Stream};
+use forebay_formats::build_index;
 use forebay_inspect::output::print_line;
 use forebay_observe::{Clock, format_bytes};
-use forebay_source::dataset::{IndexReport, OpenOptions, build_index};
 
 /// Arguments of `forebay index`.
 #[derive(Debug, Args)]
@@ -71,11 +73,17 @@ fn scan(config: &Config, dataset: DatasetConfig, name: String) -> anyhow::Result
     opening.watched(scan, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))
 }
 
-/// Learns the JPEG files, and shows every two seconds how far that has come.
+/// Reads the JPEG files into the index, and prints the progress every two seconds.
 fn learn(config: Config) -> anyhow::Result<String> {
     let name = config.name.clone();
     let threads = core_share(&config.cpu, LocalRank::ALONE).threads;
-    let stream = Stream::open(config, threads, OpenOptions::default(), Clock::system())?;
+    let stream = Stream::open(
+        config,
+        forebay_formats::open_configured,
+        threads,
+        OpenOptions::default(),
+        Clock::system(),
+    )?;
     let (learning, begun, all) = (Learning::default(), Instant::now(), stream.sample_count());
     let learned = std::thread::scope(|scope| {
         let run = scope.spawn(|| learning.run(&stream, threads));

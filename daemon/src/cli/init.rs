@@ -1,8 +1,8 @@
-//! `forebay init`: looks at a dataset and writes a first configuration for it, with what to try next.
+//! `forebay init`: inspects a dataset and writes a first configuration for it, with next steps.
 //!
-//! The format is recognized, the dataset opened and sampled, and the format's draft completed by a batch size and a ring
-//! that fit the memory: the plan is made by what `check` uses, so that what is written passes it. Behind a URL, keys of
-//! `[storage]` that reach it are given as arguments and written too.
+//! The format is detected, the dataset is opened and sampled, and the format's draft is completed with a batch size and
+//! a ring that fit the memory. The plan uses the code of `check`, so the written configuration passes it. For a URL,
+//! keys of `[storage]` are given as arguments and written too; so are the keys that resolve ambiguous data.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -17,23 +17,24 @@ use super::launch::{Launch, Rings};
 use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::scan_notice::show_progress;
-use forebay_config::{Config, Override, Value, is_url};
-use forebay_engine::LocalRank;
+use forebay_affinity::LocalRank;
+use forebay_config::{Config, Override};
+use forebay_dataset::{DatasetError, OpenOptions};
+use forebay_formats::{Draft, Layout, Proposal, find_layout, propose, recognize, resolve_keys};
 use forebay_inspect::output::print;
+use forebay_keys::{Section, Value, is_url};
 use forebay_observe::format_bytes;
-use forebay_source::dataset::{
-    DatasetError, OpenOptions, Proposal, propose, recognize, resolve_keys,
-};
+use forebay_workers::WorkerStart;
 
-/// The batch size where nothing speaks against it.
+/// The default batch size.
 const USUAL_BATCH: u32 = 256;
-/// Batches below this are only proposed after a smaller ring.
+/// A smaller ring is tried before batches below this.
 const SMALL_BATCH: u32 = 32;
-/// An epoch has at least so many batches, where it has as many samples.
+/// The minimum number of batches in an epoch if it has as many samples.
 const MIN_BATCHES: u64 = 4;
 const USUAL_SLOTS: u16 = 8;
 const FEW_SLOTS: u16 = 4;
-/// A larger ring is for those who ask for it.
+/// The maximum size of a proposed ring.
 const MAX_RING_BYTES: u64 = 1 << 30;
 
 /// Arguments of `forebay init`.
@@ -41,7 +42,8 @@ const MAX_RING_BYTES: u64 = 1 << 30;
 pub(super) struct InitArguments {
     /// The dataset: a folder, or one file, or the URL of one.
     path: PathBuf,
-    /// A key of `[storage]`, such as `storage.region=eu-central-1`. May be given several times.
+    /// A key of `[storage]`, such as `storage.region=eu-central-1`, or what the data do not tell: `dataset.format`,
+    /// `dataset.root`, `dataset.tokens.dtype`. May be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The configuration to write; `-`: the standard output.
@@ -54,15 +56,15 @@ pub(super) struct InitArguments {
 
 /// `forebay init`.
 pub(super) fn init(arguments: &InitArguments) -> anyhow::Result<ExitCode> {
-    // Warnings of the dataset are printed here.
-    let _logging = logging::start("warn,forebay_source::dataset::registry=error");
+    // Warnings of the dataset are printed by this command.
+    let _logging = logging::start("warn,forebay_formats::registry=error");
     let is_printed = arguments.output == Path::new("-");
     if !is_printed && !arguments.force && arguments.output.symlink_metadata().is_ok() {
-        return Err(is_there(&arguments.output));
+        return Err(already_exists(&arguments.output));
     }
-    let overrides = storage_keys(&arguments.set)?;
-    let (found, path) = look(&dataset_path(&arguments.path)?, &overrides)?;
-    let (text, launch) = fit(&found, &path, &overrides)?;
+    let given = Given::read(&arguments.set)?;
+    let (found, path) = look(&dataset_path(&arguments.path)?, &given)?;
+    let (text, launch) = fit(&found, &path, &given)?;
     let summary = describe(&found, &path, &launch);
     if is_printed {
         let _ = write!(std::io::stderr(), "{summary}");
@@ -75,25 +77,63 @@ pub(super) fn init(arguments: &InitArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn is_there(output: &Path) -> anyhow::Error {
+fn already_exists(output: &Path) -> anyhow::Error {
     anyhow::anyhow!(
         "{} is there already; replace it with --force, or name another file with --output",
         output.display()
     )
 }
 
-/// The keys to reach a storage.
-fn storage_keys(arguments: &[String]) -> anyhow::Result<Vec<Override>> {
-    let read = |argument: &String| match argument.starts_with("storage.") {
-        true => Ok(Override::from_argument(argument)?),
-        false => bail!(
-            "--set {argument}: init takes keys of `storage` alone; change the others in what it writes"
-        ),
-    };
-    arguments.iter().map(read).collect()
+/// The keys that cannot be derived from the data.
+const DATASET_KEYS: [&str; 2] = ["dataset.root", "dataset.tokens.dtype"];
+const FORMAT_KEY: &str = "dataset.format";
+
+/// The values given with `--set`.
+struct Given {
+    /// Keys of `[storage]`.
+    storage: Vec<Override>,
+    /// Keys of `[dataset]` except the format.
+    dataset: Vec<Override>,
+    format: Option<String>,
+    root: Option<String>,
 }
 
-/// The path as a configuration can have it.
+impl Given {
+    fn read(arguments: &[String]) -> anyhow::Result<Self> {
+        let mut given = Self { storage: Vec::new(), dataset: Vec::new(), format: None, root: None };
+        for argument in arguments {
+            let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
+            let (key, value) = (key.trim(), value.trim().trim_matches('"'));
+            match key {
+                FORMAT_KEY => given.format = Some(value.to_owned()),
+                "dataset.root" => {
+                    let root = dataset_path(Path::new(value))?;
+                    let text = Value::String(root.clone()).to_toml();
+                    given.dataset.push(Override::from_toml(key, &text)?);
+                    given.root = Some(root);
+                }
+                key if DATASET_KEYS.contains(&key) => {
+                    given.dataset.push(Override::from_argument(argument)?);
+                }
+                key if key.starts_with("storage.") => {
+                    given.storage.push(Override::from_argument(argument)?);
+                }
+                _ => bail!(
+                    "--set {argument}: init takes keys of `storage`, and `{FORMAT_KEY}`, `{}`; change the others in what it \
+                     writes",
+                    DATASET_KEYS.join("`, `")
+                ),
+            }
+        }
+        Ok(given)
+    }
+
+    fn overrides(&self) -> Vec<Override> {
+        self.storage.iter().chain(&self.dataset).cloned().collect()
+    }
+}
+
+/// The path in the form for a configuration.
 fn dataset_path(given: &Path) -> anyhow::Result<String> {
     let path = match is_url(given) {
         true => given.to_owned(),
@@ -104,14 +144,25 @@ fn dataset_path(given: &Path) -> anyhow::Result<String> {
     })
 }
 
-/// What was found at a path; where its folders hold class folders, in the folder that was probably meant.
-fn look(given: &str, overrides: &[Override]) -> anyhow::Result<(Proposal, String)> {
-    let mut path = given.to_owned();
+/// The result for a path; if its folders contain class folders, for the folder that was probably meant.
+fn look(path: &str, given: &Given) -> anyhow::Result<(Proposal, String)> {
+    let mut path = path.to_owned();
     let mut warning = None;
     loop {
-        match look_once(&path, overrides) {
-            Ok(mut found) => {
+        match look_once(&path, given) {
+            Ok((mut found, layout)) => {
                 found.report.warnings.splice(0..0, warning);
+                if let Some(Layout { path, root, note, .. }) = layout {
+                    found.report.warnings.insert(0, note);
+                    let root = root.map(|root| dataset_path(&root)).transpose()?;
+                    let line = |root| format!("root = {}\n", Value::String(root).to_toml());
+                    found.draft.dataset += &root.map(line).unwrap_or_default();
+                    return Ok((found, dataset_path(&path)?));
+                }
+                if let Some(root) = &given.root {
+                    found.draft.dataset +=
+                        &format!("root = {}\n", Value::String(root.clone()).to_toml());
+                }
                 return Ok((found, path));
             }
             Err(LookError::Nested(message, meant)) if warning.is_none() => {
@@ -129,6 +180,12 @@ enum LookError {
     Other(String),
 }
 
+impl From<anyhow::Error> for LookError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
 impl From<DatasetError> for LookError {
     fn from(error: DatasetError) -> Self {
         let message = error.to_string();
@@ -139,11 +196,12 @@ impl From<DatasetError> for LookError {
     }
 }
 
-/// Watched, as at any opening: a storage that hangs ends the look with a message.
-fn look_once(path: &str, overrides: &[Override]) -> Result<Proposal, LookError> {
+/// Opens and inspects the path once. The opening is watched, so a storage that hangs ends with a message.
+fn look_once(path: &str, given: &Given) -> Result<(Proposal, Option<Layout>), LookError> {
     let opening = OpeningWatch::impatient();
-    // Its time-outs are the defaults.
-    let mut config = minimal(path, overrides)?;
+    // It has the default time-outs.
+    let mut config = minimal(path, &given.overrides())?;
+    let (format, has_root) = (given.format.clone(), given.root.is_some());
     let patience = opening.patience(&config, false);
     let path = path.to_owned();
     let looked = opening.watched(
@@ -156,18 +214,39 @@ fn look_once(path: &str, overrides: &[Override]) -> Result<Proposal, LookError> 
                 patience,
                 ..OpenOptions::default()
             };
-            let found = recognize(&config.dataset, options).map_err(LookError::from);
-            Ok(found.and_then(|format| {
-                format.clone_into(&mut config.dataset.format);
-                Ok(propose(&config.dataset, options)?)
-            }))
+            let asks = format.is_none();
+            let look = || -> Result<_, LookError> {
+                let layout = match asks && !has_root {
+                    true => find_layout(&config.dataset, options)?,
+                    false => None,
+                };
+                match (&layout, format) {
+                    (Some(layout), _) => {
+                        layout.format.clone_into(&mut config.dataset.format);
+                        config.dataset.path.clone_from(&layout.path);
+                        if let Some(root) = &layout.root {
+                            let root = dataset_path(root)?;
+                            let table = vec![("root".to_owned(), Value::String(root).into())];
+                            let own =
+                                Section::new("dataset", Value::Table(table).into(), Path::new("/"));
+                            config.dataset.own = own.map_err(DatasetError::from)?;
+                        }
+                    }
+                    (None, Some(format)) => config.dataset.format = format,
+                    (None, None) => {
+                        recognize(&config.dataset, options)?.clone_into(&mut config.dataset.format);
+                    }
+                }
+                Ok((propose(&config.dataset, asks, options)?, layout))
+            };
+            Ok(look())
         },
         |_| {},
     );
     looked.map_err(|fault| LookError::Other(fault.message))?
 }
 
-/// As little of a configuration as can be opened.
+/// A minimal configuration that can be opened.
 fn minimal(path: &str, overrides: &[Override]) -> Result<Config, LookError> {
     let path = Value::String(path.to_owned()).to_toml();
     let text = format!(
@@ -181,7 +260,7 @@ fn minimal(path: &str, overrides: &[Override]) -> Result<Config, LookError> {
     config.map_err(|error| LookError::Other(error.to_string()))
 }
 
-/// `[storage]` as it was given; empty where it was not.
+/// The given `[storage]` table; empty if no key was given.
 fn storage_table(overrides: &[Override]) -> String {
     let lines: Vec<_> = overrides.iter().filter_map(Override::toml_line).collect();
     match lines.is_empty() {
@@ -216,10 +295,10 @@ impl Sizes {
     }
 }
 
-/// The configuration whose ring is not too large for the machine or for a first one, and what starts with it.
-fn fit(found: &Proposal, path: &str, overrides: &[Override]) -> anyhow::Result<(String, Launch)> {
+/// A configuration with a ring that fits the machine and is not too large for a start, and its launch.
+fn fit(found: &Proposal, path: &str, given: &Given) -> anyhow::Result<(String, Launch)> {
     let mut sizes = Sizes::usual(found.report.samples);
-    let storage = storage_table(overrides);
+    let storage = storage_table(&given.storage);
     loop {
         let text = configuration(found, path, &storage, sizes, "");
         let mut config = Config::from_text("train", Path::new("/"), &text, &[])?;
@@ -228,6 +307,7 @@ fn fit(found: &Proposal, path: &str, overrides: &[Override]) -> anyhow::Result<(
             vec![config],
             LocalRank::from_environment(),
             Rings::New,
+            WorkerStart::WhenCalled,
             &OpeningWatch::impatient(),
             |_| {},
         );
@@ -255,7 +335,8 @@ fn configuration(
 ) -> String {
     let Sizes { batch, slots } = sizes;
     let path = Value::String(path.to_owned()).to_toml();
-    let (head, tables) = (&found.draft.head, &found.draft.tables);
+    let Draft { head, dataset, epochs, tables } = &found.draft;
+    let epochs = epochs.line();
     let tables = if tables.is_empty() { String::new() } else { format!("\n{tables}") };
     let format = &found.format;
     format!(
@@ -265,9 +346,9 @@ fn configuration(
 [dataset]
 format = \"{format}\"
 path = {path}
-{storage}
+{dataset}{storage}
 [order]
-epochs = 90          # left out: endless
+{epochs}
 seed = 0             # another seed: another order and other random operations
 
 [batch]
@@ -279,9 +360,15 @@ slots = {slots:<11}  # batches{batch_bytes} in shared memory; the trainer may ho
     )
 }
 
-/// What was found, and what it becomes.
+/// A description of the dataset and of the plan.
 fn describe(found: &Proposal, path: &str, launch: &Launch) -> String {
-    let classes = found.classes.as_ref().map_or("none".to_owned(), ToString::to_string);
+    let names = launch.streams.first().map_or(&[][..], |stream| stream.class_names());
+    let classes = match (&found.classes, names) {
+        (Some(classes), _) => classes.to_string(),
+        (None, [first, .., last]) => format!("{}, {first} to {last}", names.len()),
+        (None, [one]) => format!("1, {one}"),
+        (None, []) => "none".to_owned(),
+    };
     let mut text = format!(
         "{path:?}: {}, {} samples, looked at in {:.1} s\n  classes: {classes}\n",
         found.format, found.report.samples, found.report.seconds
@@ -340,7 +427,9 @@ fn write_configuration(output: &Path, text: &str, replace: bool) -> anyhow::Resu
     };
     let written = options.open(output).and_then(|mut file| file.write_all(text.as_bytes()));
     match written {
-        Err(error) if !replace && error.kind() == ErrorKind::AlreadyExists => Err(is_there(output)),
+        Err(error) if !replace && error.kind() == ErrorKind::AlreadyExists => {
+            Err(already_exists(output))
+        }
         written => written.with_context(|| format!("writing {}", output.display())),
     }
 }

@@ -1,4 +1,4 @@
-//! From configurations to a running engine, for `serve`, `run` and a private daemon.
+//! Starts an engine from configurations, for `serve`, `run` and a private daemon.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -14,16 +14,18 @@ use super::confine::confine;
 use super::logging;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
 use super::scan_notice::{left, per_second};
+use forebay_affinity::{LocalRank, PoolOptions, core_share, cores_item, plan_cpu_isolation};
 use forebay_config::Config;
+use forebay_dataset::{OpenOptions, ScanProgress};
 use forebay_engine::{
-    Engine, LocalRank, MemoryError, MemoryPlan, PoolOptions, SharedEngine, Stream, WorkPage,
-    core_share, plan_cpu_isolation, run_on_wake,
+    Engine, MemoryError, MemoryPlan, SharedEngine, Stream, WorkPage, run_on_wake,
 };
-use forebay_inspect::http::{MetricsListener, Question};
+use forebay_inspect::http::MetricsListener;
+use forebay_inspect::question::Question;
 use forebay_observe::{Clock, IsolationItem, format_bytes};
-use forebay_source::dataset::{OpenOptions, ScanProgress};
+use forebay_workers::WorkerStart;
 
-/// Streams that are open and checked, and how to run them.
+/// Opened and checked streams, ready to start.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) streams: Vec<Arc<Stream>>,
@@ -32,34 +34,36 @@ pub(super) struct Launch {
     pub(super) cores: Vec<u32>,
 }
 
-/// Whether the rings are still to be made.
+/// Whether the rings are created or exist.
 #[derive(Debug)]
 pub(super) enum Rings {
-    /// The machine must have room for them.
+    /// The rings are created: the machine must have enough memory.
     New,
-    /// They lie in the memory that a client kept from the daemon before, perhaps with its index: they are not counted
-    /// twice.
+    /// The rings exist in memory that a client kept from the previous daemon, perhaps with its index: they are not
+    /// counted twice.
     Kept(Option<File>),
 }
 
 impl Launch {
-    /// Opens every stream and checks its memory. Blocks; shows progress on long scans. The streams' storage is waited for
-    /// as the opening says.
+    /// Opens every stream and checks its memory. Blocks; logs the progress of long scans. `opening` determines how long
+    /// to wait for the streams' storage, `workers` when the workers of Python stages are started.
     pub(super) fn prepare(
         configs: Vec<Config>,
         local: LocalRank,
         rings: Rings,
+        workers: WorkerStart,
         opening: &OpeningWatch,
         on_progress: impl FnMut(OpeningProgress),
     ) -> Result<Self, Fault> {
         let shared = opening.clone();
-        opening.watched(move || Self::open(configs, local, rings, &shared), on_progress)
+        opening.watched(move || Self::open(configs, local, rings, workers, &shared), on_progress)
     }
 
     fn open(
         configs: Vec<Config>,
         local: LocalRank,
         rings: Rings,
+        workers: WorkerStart,
         opening: &OpeningWatch,
     ) -> Result<Self, Fault> {
         let config_fault = |message: String| Fault { kind: FaultKind::Config, message };
@@ -90,11 +94,20 @@ impl Launch {
                 patience: Some(&*patience),
                 ..OpenOptions::default()
             };
-            let mut stream = Stream::open(config, share.threads, options, Clock::system())
-                .map_err(|error| Fault {
-                    kind: if error.is_outage() { FaultKind::Storage } else { FaultKind::Config },
-                    message: error.to_string(),
-                })?;
+            let own_cores = if share.narrowed { &share.cores[..] } else { &[] };
+            let workers = (workers, own_cores);
+            let mut stream = Stream::open_to_run(
+                config,
+                forebay_formats::open_configured,
+                share.threads,
+                options,
+                Clock::system(),
+                workers,
+            )
+            .map_err(|error| Fault {
+                kind: if error.is_outage() { FaultKind::Storage } else { FaultKind::Config },
+                message: error.to_string(),
+            })?;
             stream.choose_defaults(local.count);
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);
@@ -111,7 +124,7 @@ impl Launch {
             let needed = MemoryPlan::together(&plans);
             let left_bytes = match needed.check_machine(first, local.count) {
                 Ok(bytes) => bytes,
-                // The client has the memory.
+                // The client has already allocated the memory.
                 Err(_) if matches!(rings, Rings::Kept(_)) => 0,
                 Err(error) => return Err(memory_fault(error)),
             };
@@ -141,6 +154,7 @@ impl Launch {
             max_threads,
             fallback_threads,
             granted_cores: share.granted_cores,
+            spare_cores: share.spare,
             limit_cores: cpu.limit.map(|share_of_cores| share_of_cores * share.granted_cores),
             policy: cpu.policy,
             nice: cpu.nice,
@@ -151,19 +165,19 @@ impl Launch {
         Ok(Self { streams, plans, pool, cores: share.cores })
     }
 
-    /// What will keep the daemon quiet, as far as it is known without a trainer.
+    /// The expected measures of CPU isolation, as far as they are known without a trainer.
     pub(super) fn quiet(&self) -> Vec<IsolationItem> {
         plan_cpu_isolation(&self.pool)
     }
 
-    /// The work threads.
+    /// The number of work threads.
     pub(super) fn threads(&self) -> u32 {
         self.pool.threads
     }
 
-    /// Gives up rights that are not needed, but for the folder of the daemon's socket, and starts the engine. Called
-    /// inside a `LocalSet`, on a thread that stays at normal priority. `metrics`: where figures are served besides; `page`:
-    /// where samples under work are noted.
+    /// Drops unneeded rights except for the folder of the daemon's socket, and starts the engine. Called inside a
+    /// `LocalSet`, on a thread that stays at normal priority. `metrics`: an HTTP listener for metrics; `page`: the page
+    /// that records samples under work.
     pub(super) fn start(
         self,
         run_folder: Option<&Path>,
@@ -186,6 +200,7 @@ impl Launch {
             stream.jpeg_index().start(plan.jpeg_index_bytes);
         }
         let budgets = MemoryPlan::budgets(&self.plans);
+        log_refused_cores(&self.streams, &self.pool);
         let engine = Engine::start(self.streams, self.pool, budgets, Clock::system())
             .context("cannot start the engine")?;
         if let Some(page) = page {
@@ -205,7 +220,7 @@ impl Launch {
     }
 }
 
-/// The first line of the log: what the labels will be. A wrong `dataset.path` often shows in nothing else.
+/// Logs the dataset with its labels. A wrong `dataset.path` often has no other symptom.
 fn log_dataset(stream: &Stream) {
     let classes = stream.classes().map_or("none".to_owned(), |classes| classes.to_string());
     tracing::info!(
@@ -217,19 +232,28 @@ fn log_dataset(stream: &Stream) {
     );
 }
 
-/// Serves figures over HTTP from a thread with this one's remaining rights, and answers its questions here.
+/// Logs the configured cores that this process may not use.
+fn log_refused_cores(streams: &[Arc<Stream>], pool: &PoolOptions) {
+    let item = cores_item(pool);
+    if let (false, Some(first)) = (item.in_force, streams.first()) {
+        let location = first.config().location(&["cpu", "cores"]);
+        tracing::warn!("{location}: {}; {}", item.state, item.remedy.unwrap_or_default());
+    }
+}
+
+/// Serves metrics over HTTP from a thread with this one's remaining rights, and answers its requests here.
 fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::Result<()> {
     let address = listener.address();
     let mut questions = listener.start()?;
     engine.borrow_mut().metrics_address = Some(address);
-    tracing::info!("metrics at http://{address}/ and http://{address}/metrics");
+    tracing::info!(target: logging::METRICS, "metrics at http://{address}/ and http://{address}/metrics");
     let engine = std::rc::Rc::clone(engine);
     tokio::task::spawn_local(async move {
         while let Some(question) = questions.recv().await {
             // The request may have timed out.
             if !question.is_closed() {
                 let mut engine = engine.borrow_mut();
-                // A client signals only every half ring of returned slots: count those that it has returned by now.
+                // A client signals only after returning half of the slots: count the slots that it has returned by now.
                 engine.advance_all();
                 let _ = match question {
                     Question::Report(answer) => answer.send(engine.report()).is_ok(),
@@ -241,12 +265,12 @@ fn serve_metrics(engine: &SharedEngine, listener: MetricsListener) -> std::io::R
     Ok(())
 }
 
-/// What a daemon opens for itself and a few clients; far more than a start takes.
+/// The number of descriptors that a daemon needs for itself and a few clients; far more than a start needs.
 const MIN_OPEN_FILES: u64 = 64;
 
-/// The runtime of a daemon: one thread for all control.
+/// Creates the runtime of a daemon: one thread for all control.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // Checked first: later failures for lack of descriptors have other messages, or panic (tokio's signals).
+    // Checked first: later failures for lack of descriptors have unclear messages, or panic (tokio's signals).
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     if let Some(limit) = limit.filter(|limit| *limit < MIN_OPEN_FILES) {
         anyhow::bail!(
@@ -259,7 +283,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("cannot start the runtime")
 }
 
-/// Logs the progress of a long scan about once a second.
+/// Logs the progress of a long scan about once per second.
 struct ScanNotice {
     stream: String,
     start: Instant,

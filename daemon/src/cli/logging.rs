@@ -1,4 +1,4 @@
-//! Log lines to stderr, off the threads that matter: bounded, and lossy rather than blocking.
+//! Log lines to stderr from a separate thread: bounded, and lossy rather than blocking.
 
 mod repeats;
 
@@ -15,20 +15,24 @@ use self::repeats::WithoutRepeats;
 /// The target of the line about an opened dataset.
 pub(super) const DATASET: &str = "forebay::dataset";
 
-/// The target of errors that a client is sent, and raises: a private daemon's log is its trainer's.
+/// The target of the line with the address of `listen.metrics`.
+pub(super) const METRICS: &str = "forebay::metrics";
+
+/// The target of errors that are also sent to a client, which raises them: a private daemon's log is its trainer's.
 pub(super) const SENT: &str = forebay_engine::SENT_TO_CLIENT;
 
-/// Lines that may be buffered; further lines are dropped and counted.
+/// The maximum number of buffered lines; further lines are dropped and counted.
 const BUFFERED_LINES: usize = 4096;
 
-/// Keeps logging active. Dropping it writes what is buffered and how many lines are missing.
+/// Keeps logging active. Dropping it flushes the buffer and writes the number of dropped lines.
 pub(super) struct Logging {
     guard: Option<WorkerGuard>,
     lost: tracing_appender::non_blocking::ErrorCounter,
     uncounted: Arc<AtomicU64>,
 }
 
-/// Starts logging. `FOREBAY_LOG` filters (`debug`, `warn,forebay_engine=trace`); else `default` holds.
+/// Starts logging. `FOREBAY_LOG` filters (`debug`, `warn,forebay_engine=trace`). Without it, or if it is invalid, which
+/// is reported, `default` applies.
 pub(super) fn start(default: &str) -> Logging {
     let (writer, guard) = NonBlockingBuilder::default()
         .lossy(true)
@@ -36,11 +40,18 @@ pub(super) fn start(default: &str) -> Logging {
         .thread_name("forebay-log")
         .finish(std::io::stderr());
     let lost = writer.error_counter();
-    let filter = std::env::var("FOREBAY_LOG")
-        .ok()
-        .filter(|filter| !filter.is_empty())
-        .and_then(|filter| EnvFilter::try_new(filter).ok())
-        .unwrap_or_else(|| EnvFilter::new(default));
+    let given = std::env::var("FOREBAY_LOG").ok().filter(|filter| !filter.is_empty());
+    let filter = given.as_deref().map_or_else(|| Ok(EnvFilter::new(default)), EnvFilter::try_new);
+    let filter = filter.unwrap_or_else(|error| {
+        if stderr_has_room() {
+            let given = given.unwrap_or_default();
+            eprintln!(
+                "forebay: FOREBAY_LOG = {given:?}: {error}; it is a level such as debug, or levels of parts such as \
+                 warn,forebay_engine=trace"
+            );
+        }
+        EnvFilter::new(default)
+    });
     let uncounted = Arc::new(AtomicU64::new(0));
     let subscriber = tracing_subscriber::fmt()
         .with_writer(writer)
@@ -48,7 +59,7 @@ pub(super) fn start(default: &str) -> Logging {
         .with_env_filter(filter)
         .event_format(WithoutRepeats::new(format().with_target(false), Arc::clone(&uncounted)))
         .finish();
-    // Only the first logger of a process counts.
+    // Only the first logger of a process is used.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Logging { guard: Some(guard), lost, uncounted }
 }
@@ -67,8 +78,8 @@ impl Drop for Logging {
     }
 }
 
-/// Whether a line can be written without blocking: a daemon whose trainer is gone must not wait for ever for a reader of
-/// its stderr.
+/// Whether a line can be written without blocking: a daemon whose trainer has ended must not wait forever for a reader
+/// of its stderr.
 fn stderr_has_room() -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let stderr = std::io::stderr();

@@ -1,6 +1,6 @@
 //! Notifies the service manager: ready, alive, stopping (systemd's `sd_notify`, over `$NOTIFY_SOCKET`).
 //!
-//! The pings for `WatchdogSec=` come from the thread that all control runs on: a daemon whose engine hangs stops pinging
+//! The pings for `WatchdogSec=` come from the thread that runs all control: a daemon whose engine hangs stops pinging
 //! and is restarted. Without the variable nothing is sent. The protocol is a datagram of `KEY=VALUE` lines
 //! (sd_notify(3)).
 
@@ -18,7 +18,7 @@ pub(super) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// From the environment. A socket that cannot be connected to counts as none.
+    /// From the environment. A socket that refuses the connection is ignored.
     pub(super) fn from_environment() -> Self {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| address(path.as_bytes()));
         let socket = address.and_then(|address| {
@@ -37,22 +37,22 @@ impl ServiceManager {
         Self { socket, watchdog }
     }
 
-    /// The daemon listens.
+    /// The daemon listens for clients.
     pub(super) fn notify_ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}\nMAINPID={}", std::process::id()));
     }
 
-    /// The daemon shuts down.
+    /// The daemon is shutting down.
     pub(super) fn notify_stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// Sends keep-alives for ever. Runs on the thread that they vouch for.
+    /// Sends keep-alives forever. Runs on the thread that the manager monitors.
     pub(super) async fn keep_alive(&self) {
         let Some(watchdog) = self.watchdog.filter(|_| self.socket.is_some()) else {
             return std::future::pending().await;
         };
-        // Half of it, as sd_watchdog_enabled(3) advises.
+        // Half of the interval, as sd_watchdog_enabled(3) recommends.
         let mut clock = tokio::time::interval(watchdog / 2);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -63,7 +63,7 @@ impl ServiceManager {
 
     fn send(&self, text: &str) {
         if let Some(socket) = &self.socket {
-            // A manager that is gone or busy misses a message; nothing depends on it.
+            // A manager that has ended or is busy misses a message; nothing depends on it.
             let _ = socket.send(text.as_bytes());
         }
     }

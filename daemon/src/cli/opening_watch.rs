@@ -1,7 +1,8 @@
-//! Opening streams over a storage that may be away: who waits how long, who watches, and what shows that it goes on.
+//! Opens streams on a storage that may be unavailable: how long to wait, the watchdog, and the progress.
 //!
-//! [`OpeningWatch::watched`] runs the opening on a thread of its own and looks at its calls four times a second. A call that has
-//! not returned for `dataset.outage_timeout` is given up with that thread, which ends with the process.
+//! [`OpeningWatch::watched`] runs the opening on a separate thread and checks its calls four times per second. A call
+//! that does not return within `dataset.outage_timeout` is abandoned together with the thread, which ends with the
+//! process.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +12,9 @@ use forebay_protocol::frames::{Fault, FaultKind};
 
 use forebay_config::Config;
 use forebay_observe::Clock;
-use forebay_source::storage::Patience;
+use forebay_storage::Patience;
 
-/// The time between looks.
+/// The time between checks.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
 /// One opening of all streams of a daemon.
@@ -23,29 +24,29 @@ pub(super) struct OpeningWatch(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     never_waits: bool,
-    /// That of the stream that is opened now.
+    /// The patience of the stream that is being opened.
     patience: Mutex<Option<Arc<Patience>>>,
 }
 
-/// Progress of an opening, or a sign that it waits aloud.
+/// Progress of an opening, or a sign that an announced outage continues.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpeningProgress {
-    /// Whether it waits for the storage.
+    /// Whether the opening waits for the storage.
     pub(super) is_waiting: bool,
 }
 
 impl OpeningWatch {
-    /// One that waits for a storage that is away.
+    /// Waits for an unavailable storage.
     pub(super) fn patient() -> Self {
         Self::default()
     }
 
-    /// One that waits for nothing.
+    /// Never waits for a storage.
     pub(super) fn impatient() -> Self {
         Self(Arc::new(Shared { never_waits: true, ..Shared::default() }))
     }
 
-    /// How long one stream's storage is waited for.
+    /// The limits on waiting for a stream's storage.
     pub(super) fn patience(&self, config: &Config, is_restart: bool) -> Arc<Patience> {
         let (name, timeout) = (&config.name, config.dataset.outage_timeout);
         let clock = Clock::system();
@@ -59,10 +60,10 @@ impl OpeningWatch {
         patience
     }
 
-    /// Runs the opening, and looks at it meanwhile; calls `on_progress` as long as it makes progress or waits aloud.
+    /// Runs the opening and checks it; calls `on_progress` while it makes progress or an outage is announced.
     ///
     /// # Errors
-    /// The opening's own, or a call of it has hung for too long.
+    /// The opening's error, or one of its calls has hung for too long.
     pub(super) fn watched<T: Send + 'static>(
         &self,
         open: impl FnOnce() -> Result<T, Fault> + Send + 'static,

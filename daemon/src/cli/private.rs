@@ -1,4 +1,4 @@
-//! A private loader's daemon: one client, whose socket is the standard input; it ends with its trainer.
+//! A private loader's daemon: one client, whose socket is the standard input; the daemon ends with its trainer.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,42 +16,50 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::harden::{Inherited, disable_dumping, unblock_signals};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
+use super::lost_spawner::LostSpawner;
 use super::opening_watch::OpeningWatch;
-use forebay_config::{Config, ConfigError, Override};
+use forebay_affinity::LocalRank;
+use forebay_config::{Config, Override};
 use forebay_control::{
     AccessRules, Host, Opened, Opening, RestartState, Resumed, accept_clients,
     listen_for_observers, serve_connection,
 };
-use forebay_engine::{LastEnd, LocalRank, SharedEngine, WorkPage};
+use forebay_engine::{LastEnd, SharedEngine, WorkPage};
 use forebay_inspect::error_text::whole_reason;
 use forebay_inspect::http::MetricsListener;
+use forebay_keys::ConfigError;
+use forebay_workers::WorkerStart;
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
     Inherited::find().close();
     disable_dumping();
     unblock_signals();
-    // What it warns of, and the dataset that was opened: its classes tell a wrong path. What the trainer raises is not
-    // written to its stderr as well.
-    let logging = logging::start(&format!("warn,{}=info,{}=off", logging::DATASET, logging::SENT));
+    // Logs warnings; the opened dataset, whose classes reveal a wrong path; what a start waits for; and the page's
+    // address. Errors that the trainer raises are not also written to its stderr.
+    let [dataset, metrics, sent] = [logging::DATASET, logging::METRICS, logging::SENT];
+    let workers = forebay_workers::LOG_OF_STARTS;
+    let logging =
+        logging::start(&format!("warn,{dataset}=info,{metrics}=info,{workers}=info,{sent}=off"));
     let descriptor = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let connection = Connection::from_descriptor(descriptor).context(
         "standard input is not a loader's socket; only the client library runs this command",
     )?;
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
-    let outcome = local.block_on(&runtime, serve_one(connection));
-    // Reads that hang in storage must not keep a daemon alive whose trainer is gone.
+    let lost = LostSpawner::watch();
+    let outcome = local.block_on(&runtime, serve_one(connection, &lost));
+    // Hung reads of a storage must not keep the daemon alive after its trainer has ended.
     runtime.shutdown_timeout(Duration::from_millis(200));
     forebay_workers::end_workers();
     drop(logging);
     outcome?;
-    // Threads may still sleep in an operation; nothing they do matters any more.
-    std::process::exit(0);
+    // Threads may still sleep in an operation; their results are not needed.
+    std::process::exit(lost.exit_status());
 }
 
-async fn serve_one(connection: Connection) -> anyhow::Result<()> {
-    // A Ctrl-C at the terminal is for the trainer; it tells this daemon when to end.
+async fn serve_one(connection: Connection, lost: &LostSpawner) -> anyhow::Result<()> {
+    // A Ctrl-C at the terminal is for the trainer, which tells this daemon when to end.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let host =
@@ -61,6 +69,8 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     loop {
         tokio::select! {
             () = &mut served => break,
+            // The loader starts the next daemon.
+            () = lost.wait() => break,
             _ = interrupt.recv() => {}
             _ = terminate.recv() => break,
         }
@@ -71,11 +81,12 @@ async fn serve_one(connection: Connection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens what the loader asks for; the dataset's scan runs on a thread of its own. `progress` changes while it goes on.
+/// Opens the streams that the loader requests; a dataset is scanned on a separate thread. `progress` changes during the
+/// opening.
 async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Fault> {
     let internal = |message: String| Fault { kind: FaultKind::Internal, message };
     let (rank, count) = match &opening {
-        Opening::Start(start) => (start.local_rank, start.local_world_size),
+        Opening::Start(start, _) => (start.local_rank, start.local_world_size),
         Opening::Restart(restart, _) => (restart.local_rank, restart.local_world_size),
     };
     if let Opening::Restart(restart, _) = &opening {
@@ -86,16 +97,17 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
         );
     }
     let local = LocalRank { rank, count: count.max(1) };
-    // On a thread of its own: one of the runtime's would read samples later, with the rights that this process gives up.
+    // A separate thread: a thread of the runtime would later read samples, with the rights that this process drops.
     let (sender, prepared) = tokio::sync::oneshot::channel();
     let prepare = move || {
         let mut before = None;
         let (config, rings) = match opening {
-            Opening::Start(start) => {
-                let config = read_config(&start).map_err(|error| Fault {
+            Opening::Start(start, object) => {
+                let mut config = read_config(&start).map_err(|error| Fault {
                     kind: FaultKind::Config,
                     message: error.to_string(),
                 })?;
+                config.dataset.object = object;
                 (config, Rings::New)
             }
             Opening::Restart(restart, kept) => {
@@ -107,7 +119,7 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
         let configs = vec![config];
         let metrics = match (MetricsListener::bind(&configs), &rings) {
             (Ok(metrics), _) => metrics,
-            // A running trainer needs its batches more than their metrics.
+            // A running trainer needs its batches more than the metrics.
             (Err(error), Rings::Kept(_)) => {
                 tracing::warn!("{error}; this daemon runs without listen.metrics");
                 None
@@ -116,12 +128,17 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
                 return Err(Fault { kind: FaultKind::Config, message: error.to_string() });
             }
         };
-        // Relaxed: a count, nothing is ordered by it.
+        // Relaxed: a counter that orders nothing.
         let on_progress = |_| {
             progress.fetch_add(1, Ordering::Relaxed);
         };
         let opening = OpeningWatch::patient();
-        let launch = Launch::prepare(configs, local, rings, &opening, on_progress)?;
+        // At a first start the loader waits for the workers; at a restart a trainer may be running.
+        let workers = match rings {
+            Rings::New => WorkerStart::AtOnceInNormalClass,
+            Rings::Kept(_) => WorkerStart::AtOnce,
+        };
+        let launch = Launch::prepare(configs, local, rings, workers, &opening, on_progress)?;
         let before = before.as_ref().map(|(page, end)| (page, *end));
         let page = WorkPage::in_memory(before)
             .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
@@ -145,14 +162,14 @@ async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Faul
     Ok((engine, restart_state))
 }
 
-/// Listens for `forebay stats`, `top` and others. Failing to is not an error.
+/// Listens for `forebay stats`, `top` and others. A failure is only logged.
 fn serve_observers(name: &str, engine: &SharedEngine) {
     match listen_for_observers(name) {
         Ok((path, listener)) => {
             tracing::info!(socket = %path.display(), "observable");
             let host = Rc::new(Host::observed(Rc::clone(engine)));
             tokio::task::spawn_local(async move {
-                // An abstract name crosses containers that share a network.
+                // An abstract name is visible across containers that share a network.
                 let rules = AccessRules { own_processes_only: true, ..AccessRules::default() };
                 if let Err(error) = accept_clients(listener, vec![], rules, host).await {
                     tracing::warn!(%error, "the observation socket failed; `forebay stats` and `top` no longer reach this daemon");

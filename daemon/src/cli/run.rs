@@ -1,7 +1,8 @@
-//! `forebay run CONFIG… -- COMMAND…`: the daemon beside a command. It ends with the command and exits with its status.
+//! `forebay run CONFIG… -- COMMAND…`: a daemon together with a command. It ends with the command and exits with the
+//! command's status.
 //!
 //! The command is started first, from this process's only thread, through `forebay guarded`, which asks the kernel to
-//! kill it when this process dies and then becomes the command: so no code runs between fork and exec here.
+//! kill it when this process dies and then executes the command: so no code runs between fork and exec here.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -24,9 +25,10 @@ use super::logging;
 use super::opening_watch::OpeningWatch;
 use super::serve::Listening;
 use super::work_file::WorkFile;
+use forebay_affinity::LocalRank;
 use forebay_control::{Host, accept_clients};
-use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
+use forebay_workers::WorkerStart;
 
 /// Arguments of `forebay run`.
 #[derive(Debug, Args)]
@@ -46,7 +48,7 @@ pub(super) struct GuardedArguments {
     command: Vec<OsString>,
 }
 
-/// `forebay guarded`: becomes the command, which dies with its parent.
+/// `forebay guarded`: executes the command, which dies with its parent.
 pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("PR_SET_PDEATHSIG")?;
     if nix::unistd::getppid().as_raw() != arguments.parent {
@@ -61,15 +63,17 @@ pub(super) fn guarded(arguments: &GuardedArguments) -> anyhow::Result<ExitCode> 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let inherited = Inherited::find();
     disable_dumping();
-    // A start that waits for its storage says so.
+    // At this level a start that waits for its storage is logged.
     let logging = logging::start("info");
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
     let listening = Listening::of(&configs, None)?;
+    // The trainer is started afterwards.
     let launch = Launch::prepare(
         configs,
         LocalRank::from_environment(),
         Rings::New,
+        WorkerStart::AtOnceInNormalClass,
         &OpeningWatch::patient(),
         |_| {},
     )
@@ -85,16 +89,16 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         .arg(std::process::id().to_string())
         .args(&arguments.command)
         .env("FOREBAY_SOCKET", &place.path);
-    // It starts no thread before it is given blocking work.
+    // The runtime starts no thread until it gets blocking work.
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     let status = local.block_on(&runtime, async {
-        // Before the command starts: a signal in between would end this process, and so kill the command instead of
-        // reaching it.
+        // Before the command starts: a signal in between would end this process and thus kill the command instead of
+        // being forwarded.
         let signals = listen_for_signals()?;
         let mut ended = signal(SignalKind::child())?;
         let mut child = command.spawn().context("cannot start the command")?;
-        // Only the command needs them; here they would stay open.
+        // Only the command needs these descriptors.
         inherited.close();
         forward_signals(signals, Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)));
         let rules = listening.rules;
@@ -125,7 +129,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     std::process::exit(code);
 }
 
-/// Starts to receive the signals that are for the command.
+/// Starts to receive the signals to forward.
 fn listen_for_signals() -> anyhow::Result<Vec<(tokio::signal::unix::Signal, Signal)>> {
     let kinds = [
         (SignalKind::terminate(), Signal::SIGTERM),
@@ -137,7 +141,7 @@ fn listen_for_signals() -> anyhow::Result<Vec<(tokio::signal::unix::Signal, Sign
     kinds.into_iter().map(|(kind, forwarded)| Ok((signal(kind)?, forwarded))).collect()
 }
 
-/// Passes signals on. An interrupt from the terminal has reached the command already: it is in the same foreground
+/// Forwards signals. An interrupt from the terminal has already reached the command, which is in the same foreground
 /// group.
 fn forward_signals(signals: Vec<(tokio::signal::unix::Signal, Signal)>, child: Pid) {
     for (mut received, forwarded) in signals {

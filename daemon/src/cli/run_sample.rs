@@ -1,7 +1,7 @@
 //! `forebay run-sample`: one sample through all stages, in the foreground.
 //!
-//! The functions of Python stages are called once, in processes that keep this one's terminal: `print` and debuggers work.
-//! Nothing is confined, no time is limited, and no other sample is served.
+//! The functions of Python stages are called once, in processes that keep this process's terminal: `print` and
+//! debuggers work. There is no confinement, no time limit, and no other sample.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use forebay_config::Config;
+use forebay_dataset::OpenOptions;
 use forebay_engine::{SampleRow, SampleRun};
 use forebay_inspect::output::print;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
-use forebay_source::dataset::OpenOptions;
 use forebay_workers::is_foreground_interrupted;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,7 +22,7 @@ use super::launch::runtime;
 use super::logging;
 use super::values::{begin, described, numbers};
 
-/// What a shell reports of a program that Ctrl-C has ended: 128 and the number of SIGINT.
+/// The exit status that a shell reports after Ctrl-C: 128 plus the number of SIGINT.
 const INTERRUPTED: i32 = 130;
 
 /// Arguments of `forebay run-sample`.
@@ -51,7 +51,7 @@ pub(super) fn run_sample(arguments: &RunSampleArguments) -> anyhow::Result<ExitC
     let config = read_one(&arguments.config, &arguments.settings)?;
     let stage = arguments.stage.as_deref().map(|name| find_stage(&config, name)).transpose()?;
     let seed = config.order.seed;
-    let run = SampleRun::open(config, OpenOptions::default())?;
+    let run = SampleRun::open(config, forebay_formats::open_configured, OpenOptions::default())?;
     let RunSampleArguments { id, epoch, .. } = *arguments;
     let count = run.sample_count();
     if id >= count {
@@ -72,7 +72,7 @@ pub(super) fn run_sample(arguments: &RunSampleArguments) -> anyhow::Result<ExitC
     }
 }
 
-/// The number of a Python stage.
+/// The index of a Python stage.
 fn find_stage(config: &Config, name: &str) -> anyhow::Result<usize> {
     let found = config.stages.iter().position(|stage| stage.name == name);
     if let Some(number) = found.filter(|number| config.stages[*number].python.is_some()) {
@@ -94,7 +94,7 @@ fn find_stage(config: &Config, name: &str) -> anyhow::Result<usize> {
     );
 }
 
-/// Ctrl-C ends this program, but not while the user's code runs: it is then for that, or for its debugger.
+/// Ctrl-C ends this program, except while the user's code runs: then it is for that code or its debugger.
 fn end_on_interrupt() -> anyhow::Result<()> {
     let runtime = runtime()?;
     let guard = runtime.enter();
@@ -106,7 +106,7 @@ fn end_on_interrupt() -> anyhow::Result<()> {
             runtime.block_on(async {
                 while interrupts.recv().await.is_some() {
                     if !is_foreground_interrupted() {
-                        // What it has started ends with it.
+                        // Processes started by this program end with it.
                         std::process::exit(INTERRUPTED);
                     }
                 }
@@ -152,7 +152,7 @@ fn field(tensor: &TensorSpec, bytes: &[u8]) -> String {
     }
 }
 
-/// Least, greatest and mean.
+/// Minimum, maximum and mean.
 #[expect(clippy::cast_precision_loss, reason = "a count of values")]
 fn range(values: &[f64]) -> Option<[f64; 3]> {
     let least = values.iter().copied().reduce(f64::min)?;

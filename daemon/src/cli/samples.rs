@@ -1,15 +1,16 @@
-//! A batch that a command takes through a whole configuration, to look at it.
+//! Batches for commands that inspect samples.
 
 use anyhow::Context as _;
 use forebay_client::{Batch, Loader, Target};
 use forebay_config::{Config, Override};
 use forebay_protocol::frames::ConfigSource;
 
-/// Starts a private daemon with the configuration, whose first batch has up to `count` samples; `more` are keys over those
-/// of the overrides, with values as JSON. Fields that a GPU would finish are as they lie in the ring.
+/// Starts a private daemon with the configuration, whose first batch has up to `count` samples. `more`: further keys,
+/// with values as JSON; they take precedence over the overrides. Fields that a GPU would finish are as stored in the
+/// ring.
 ///
 /// # Errors
-/// What a trainer would get.
+/// The errors that a trainer would get.
 pub(super) fn attach(
     config: &Config,
     overrides: &[Override],
@@ -33,10 +34,10 @@ pub(super) fn attach(
     Ok(builder.override_key("batch.last", "\"short\"").attach()?)
 }
 
-/// The first batch.
+/// Takes the first batch.
 ///
 /// # Errors
-/// Those of the stream, or that it has no samples.
+/// The stream's errors, or it has no samples.
 pub(super) fn first_batch(loader: &mut Loader) -> anyhow::Result<Batch> {
     loader.next_batch()?.context("the stream has no samples")
 }

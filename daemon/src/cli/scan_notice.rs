@@ -1,17 +1,17 @@
-//! What is said while a dataset is scanned: how far it is, how fast, and, where that can be known, for how long still.
+//! The progress of scanning a dataset: the position, the rate, and, if known, the remaining time.
 
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_dataset::ScanProgress;
 use forebay_observe::format_bytes;
-use forebay_source::dataset::ScanProgress;
 
-/// The share of the work, in millionths, from which on the time that is left is told.
+/// The share of the work, in millionths, from which the remaining time is shown.
 const FIRST_ESTIMATE: u32 = 1000;
 
-/// Shows how far a scan has come, twice a second.
+/// Prints the progress of a scan twice per second.
 pub(super) fn show_progress(name: String) -> impl Fn(ScanProgress) -> ControlFlow<()> {
     let begun = Instant::now();
     let last = Mutex::new(begun);
@@ -26,13 +26,13 @@ pub(super) fn show_progress(name: String) -> impl Fn(ScanProgress) -> ControlFlo
     }
 }
 
-/// Samples a second since the scan began.
+/// Samples per second since the scan began.
 pub(super) fn per_second(progress: ScanProgress, elapsed: Duration) -> u64 {
     let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     progress.samples.saturating_mul(1000) / milliseconds.max(1)
 }
 
-/// How long a scan still takes, if the rest goes like what is done: where the number of files is known.
+/// The remaining time, extrapolated from the progress if the number of files is known.
 pub(super) fn left(progress: ScanProgress, elapsed: Duration) -> Option<Duration> {
     let done = progress.files?.millionths;
     let share = f64::from(done) / 1e6;
@@ -60,12 +60,12 @@ fn words(progress: ScanProgress, elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forebay_source::dataset::FilesRead;
+    use forebay_dataset::FilesRead;
 
     use super::*;
 
     #[test]
-    fn a_scan_tells_its_rate_and_where_the_end_is_known_the_time_that_is_left() {
+    fn scan_shows_its_rate_and_the_remaining_time_if_known() {
         let seconds = Duration::from_secs(10);
         let folders = ScanProgress { directories: 3, samples: 5000, ..ScanProgress::default() };
         assert_eq!(words(folders, seconds), "5000 files in 3 folders so far, 500 files/s");

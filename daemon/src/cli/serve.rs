@@ -13,13 +13,15 @@ use super::config_arguments::ConfigArguments;
 use super::harden::{Inherited, disable_dumping};
 use super::launch::{Launch, Rings, runtime};
 use super::logging;
+use super::lost_spawner::LostSpawner;
 use super::notify::ServiceManager;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
 use super::work_file::WorkFile;
+use forebay_affinity::LocalRank;
 use forebay_config::Config;
 use forebay_control::{AccessRules, Host, SocketPlace, accept_clients};
-use forebay_engine::LocalRank;
 use forebay_inspect::http::MetricsListener;
+use forebay_workers::WorkerStart;
 
 /// Arguments of `forebay serve`.
 #[derive(Debug, Args)]
@@ -40,21 +42,24 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let configs = arguments.config.read()?;
     let metrics = MetricsListener::bind(&configs)?;
     let listening = Listening::of(&configs, arguments.socket.clone())?;
-    // Clients of a daemon that died come back to its socket: while this one waits for its storage, they wait with it.
+    // Clients of a daemon that died reconnect to its socket: while this daemon waits for its storage, they wait with
+    // it.
     let mut place = None;
     let keep_clients = |progress: OpeningProgress| {
         if progress.is_waiting && place.is_none() {
-            // Where that fails, listening after the start says why.
+            // If this fails, listening after the start reports why.
             place = listening.bind().ok();
         }
         if let Some(place) = &mut place {
             SocketPlace::keep_waiting(place);
         }
     };
+    // Trainers of a daemon that died may be running.
     let launch = Launch::prepare(
         configs,
         LocalRank::from_environment(),
         Rings::New,
+        WorkerStart::AtOnce,
         &OpeningWatch::patient(),
         keep_clients,
     )
@@ -68,6 +73,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let (work_file, page) = work.unzip();
     let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
+    let lost = LostSpawner::watch();
     local.block_on(&runtime, async {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
@@ -83,12 +89,15 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 accepted = accept_clients(listener, waiting, rules, host) => accepted?,
                 _ = interrupt.recv() => tracing::info!("interrupted; ending"),
                 _ = terminate.recv() => tracing::info!("terminated; ending"),
+                () = lost.wait() => tracing::error!("ending; this daemon's supervisor is to start the next one"),
             }
         }
         manager.notify_stopping();
-        engine.borrow_mut().say_goodbye();
+        if lost.exit_status() == 0 {
+            engine.borrow_mut().say_goodbye();
+        }
         engine.borrow().finish_lists();
-        // The last frames go out.
+        // Time to send the last frames.
         tokio::time::sleep(Duration::from_millis(20)).await;
         anyhow::Ok(())
     })?;
@@ -97,20 +106,20 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     drop(place);
     drop(logging);
     forebay_workers::end_workers();
-    std::process::exit(0);
+    std::process::exit(lost.exit_status());
 }
 
-/// Where a daemon listens, and to whom.
+/// The socket of a daemon and its access rules.
 #[derive(Debug)]
 pub(super) struct Listening {
     socket: Option<PathBuf>,
     name: String,
-    /// Whom any of the streams admits.
+    /// The clients that any of the streams admits.
     pub(super) rules: AccessRules,
 }
 
 impl Listening {
-    /// Where the arguments, else the first configuration, say.
+    /// From the arguments, otherwise from the first configuration.
     pub(super) fn of(configs: &[Config], socket: Option<PathBuf>) -> anyhow::Result<Self> {
         let Some(first) = configs.first() else { anyhow::bail!("no configuration") };
         let mut rules = AccessRules::default();
@@ -122,7 +131,7 @@ impl Listening {
         Ok(Self { socket, name: first.name.clone(), rules })
     }
 
-    /// Begins to listen.
+    /// Starts listening.
     pub(super) fn bind(&self) -> anyhow::Result<SocketPlace> {
         Ok(SocketPlace::bind(self.socket.as_deref(), &self.name, &self.rules)?)
     }

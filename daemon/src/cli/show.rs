@@ -1,5 +1,5 @@
-//! `forebay show`: a page with what the trainer gets of some samples, beside the files that they come from; or, with
-//! `--operations`, a picture of what each operation does.
+//! `forebay show`: a page with samples as the trainer receives them, next to their files; or, with `--operations`, an
+//! image with the effect of each operation.
 
 mod operations;
 mod sample;
@@ -21,7 +21,7 @@ use forebay_inspect::report::{ReportFile, samples_page};
 use super::config_arguments::ConfigArguments;
 use super::{logging, samples};
 
-/// A file beside its sample is at most so large; the page holds both.
+/// The maximum size of a file that is shown next to its sample; the page contains both.
 const MAX_FILE_BYTES: u64 = 2 << 20;
 
 /// Arguments of `forebay show`.
@@ -71,7 +71,8 @@ pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<ExitCode> {
         if let Some((other, bytes)) = as_bytes(config, &overrides, arguments.count, &batch) {
             (loader, batch) = (other, bytes);
         }
-        let classes = loader.classes()?;
+        let names = loader.classes()?;
+        let classes = sample::Classes::new(&names, config);
         let ids = samples::ids(&batch)?;
         let paths = loader.paths(&ids)?;
         let found: Vec<_> = (ids.iter().zip(&paths).enumerate())
@@ -87,7 +88,7 @@ pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<ExitCode> {
         let found = serde_json::json!({
             "samples": found,
             "of": loader.terms().samples_per_epoch,
-            "classes": classes.len(),
+            "classes": names.len(),
         });
         page.finish(&samples_page(&config.name, found, &config.resolved_toml()))?;
         print_line(format_args!("{} samples of {}: {}", ids.len(), config.name, path.display()))?;
@@ -95,9 +96,9 @@ pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same batch with its normalised pictures as the bytes before: left to a GPU, which is not there. None where no
-/// picture is normalised, or the configuration cannot leave one to a GPU; then pictures of floats are drawn from their least
-/// to their greatest value.
+/// The same batch with its normalised images as bytes: their normalisation is left to a GPU, which is absent here.
+/// `None` if no image is normalised, or the configuration does not support this; then float images are drawn from their
+/// minimum to their maximum.
 fn as_bytes(
     config: &Config,
     overrides: &[Override],
@@ -118,13 +119,13 @@ fn as_bytes(
     Some((loader, batch))
 }
 
-/// A file that a browser draws.
+/// The file, if a browser can draw it.
 fn picture_file(path: &Path) -> Option<Vec<u8>> {
     let extension = path.extension()?.to_str()?.to_ascii_lowercase();
     if !matches!(extension.as_str(), "jpg" | "jpeg" | "png" | "webp" | "gif" | "bmp") {
         return None;
     }
-    // What is no regular file is not opened: it may wait for a writer.
+    // Only regular files are opened: opening another one may block until there is a writer.
     let size = fs::metadata(path).ok().filter(fs::Metadata::is_file)?.len();
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).ok()?;

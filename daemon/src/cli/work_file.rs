@@ -1,7 +1,7 @@
-//! The page of the samples under work, in a file beside the socket: for a daemon that others start again.
+//! The page of samples under work in a file next to the socket, for a daemon that is restarted by others.
 //!
-//! A daemon under `serve` and one under `run` are started again by a service manager or a user, who hand nothing on. The
-//! file is named after the streams and the rank, so the next daemon of the same job finds it. The one that has it open
+//! A daemon under `serve` or `run` is restarted by a service manager or a user, who pass nothing on. The file's name
+//! consists of the streams and the rank, so that the next daemon of the same job finds it. A daemon that has it open
 //! holds its lock; it is removed at a regular end.
 
 use std::fs::{File, OpenOptions};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_engine::{Stream, WorkPage};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// What no daemon has come back for in so long is removed.
+/// Files unused for this long are removed.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Removes the file when it is dropped.
@@ -21,8 +21,8 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct WorkFile(PathBuf);
 
 impl WorkFile {
-    /// Opens the file in a folder, with what the daemon before left in it. Where it cannot be had, a sample that ends the
-    /// daemon is not found, and a warning says so.
+    /// Opens the file in a folder, with the contents that the previous daemon left. If this fails, a sample that
+    /// crashes the daemon is not identified, and a warning is logged.
     pub(super) fn open(
         folder: Option<&Path>,
         streams: &[Arc<Stream>],
@@ -55,7 +55,7 @@ impl Drop for WorkFile {
     }
 }
 
-/// Opens and locks the file; it is this user's own.
+/// Opens and locks the file, which belongs to this user.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -73,7 +73,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Removes what daemons left that nobody started again.
+/// Removes the files of daemons that were not restarted.
 fn sweep(folder: &Path, own: &Path) {
     for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
     {

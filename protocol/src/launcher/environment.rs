@@ -1,11 +1,11 @@
-//! The variables of a process, and numbers in them.
+//! The variables of a process, and their numeric values.
 
 use std::collections::BTreeMap;
 
 /// A rank, and the number of ranks.
 pub type RankOf = (u32, u32);
 
-/// The environment variables of a process, those that are valid Unicode.
+/// The environment variables of a process that are valid Unicode.
 #[derive(Debug, Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
@@ -19,7 +19,7 @@ impl Environment {
         Self(pairs.collect())
     }
 
-    /// A variable's value without surrounding space; `None` when it is not set or empty.
+    /// A variable's value without surrounding space; `None` if it is not set or empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
@@ -47,7 +47,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Why a launcher's variables give no rank.
+/// The reason why a launcher's variables give no rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LauncherError {
@@ -59,7 +59,7 @@ pub enum LauncherError {
         /// Its value.
         value: String,
     },
-    /// One of two variables that belong together is missing.
+    /// Only one of two related variables is set.
     #[error("{set} is set but {missing} is not; set both, or give `rank` and `world_size`")]
     Half {
         /// The variable that is set.
@@ -67,7 +67,7 @@ pub enum LauncherError {
         /// The other one.
         missing: &'static str,
     },
-    /// A rank that is too large.
+    /// The rank is not below the number of ranks.
     #[error("{name} = {rank} is not below {size_name} = {size}")]
     NotBelow {
         /// The rank's variable.
@@ -79,7 +79,7 @@ pub enum LauncherError {
         /// The size.
         size: u32,
     },
-    /// A list that lacks this node.
+    /// The list does not contain this node.
     #[error("{name} = `{value}` has no entry for {node}")]
     NotListed {
         /// The list's variable.

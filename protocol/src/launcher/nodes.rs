@@ -1,4 +1,4 @@
-//! Launchers that list nodes, or state the rank on a host in other ways than by two variables.
+//! Launchers that list nodes, or that do not state the local rank by two variables.
 
 use super::environment::{Environment, LauncherError, RankOf, below};
 
@@ -12,8 +12,8 @@ pub(super) const TPU_VARIABLES: &[&str] = &[
     "MEGASCALE_NUM_SLICES",
 ];
 
-/// SageMaker's script mode without a launcher: one process on each host. Hosts with several GPUs may run several
-/// processes, of which nothing is known here.
+/// SageMaker's script mode without a launcher: one process per host. Hosts with several GPUs may run several processes,
+/// which this rule cannot detect.
 pub(super) fn sagemaker(environment: &Environment) -> Result<Option<RankOf>, LauncherError> {
     let Some((host, hosts)) = environment.get("SM_CURRENT_HOST").zip(environment.get("SM_HOSTS"))
     else {
@@ -36,7 +36,7 @@ pub(super) fn sagemaker(environment: &Environment) -> Result<Option<RankOf>, Lau
 
 /// A TPU pod slice with one process on each host, or several slices of such hosts.
 pub(super) fn tpu_pod(environment: &Environment) -> Result<Option<RankOf>, LauncherError> {
-    // Several processes on a host: the worker's number is not the process's.
+    // With several processes per host, the worker's number is not the process's.
     let is_divided = ["TPU_VISIBLE_CHIPS", "TPU_PROCESS_PORT"]
         .iter()
         .any(|name| environment.get(name).is_some());
@@ -51,11 +51,11 @@ pub(super) fn tpu_pod(environment: &Environment) -> Result<Option<RankOf>, Launc
     let slice = environment.number("MEGASCALE_SLICE_ID")?.unwrap_or(0);
     below("MEGASCALE_SLICE_ID", slice, "MEGASCALE_NUM_SLICES", slices)?;
     let size = slices.saturating_mul(hosts);
-    // One host of its own is no statement about ranks: another variable may still be one.
+    // With a single host these variables are not a source: another launcher's may state the rank.
     Ok((size > 1).then(|| (slice.saturating_mul(hosts).saturating_add(worker), size)))
 }
 
-/// Flux states no number of tasks on this node: the nodes' mean, rounded up.
+/// Flux does not state the number of tasks on this node: uses the mean over nodes, rounded up.
 pub(super) fn flux_local(environment: &Environment) -> Result<Option<RankOf>, LauncherError> {
     let local = environment.number("FLUX_TASK_LOCAL_ID")?;
     let tasks = environment.number("FLUX_JOB_SIZE")?;

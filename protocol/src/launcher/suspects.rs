@@ -1,4 +1,4 @@
-//! Variables that look like a rank where no launcher has stated rank and world size.
+//! Variables that look like a rank although no launcher has stated rank and world size.
 
 use super::environment::{Environment, LauncherError};
 use super::nodes::list;
@@ -17,7 +17,8 @@ pub struct Suspect {
 const NO_SIZE: &str = "it comes without a world size";
 const NODE: &str = "it is the index of a node, not of a process";
 
-/// Documented variables that are not enough, with the variable that makes them harmless when it is 1.
+/// Documented variables that do not give a rank and a world size: the name; a size variable, with whose value 1 it is not
+/// a suspect; and the reason.
 const KNOWN: &[(&str, Option<&str>, &str)] = &[
     // PMIx, as `srun --mpi=pmix` and Open MPI 5 set it.
     ("PMIX_RANK", None, NO_SIZE),
@@ -34,13 +35,13 @@ const KNOWN: &[(&str, Option<&str>, &str)] = &[
     ("GROUP_RANK", Some("GROUP_WORLD_SIZE"), NODE),
 ];
 
-/// Set by Slurm in a batch script as well, where there are no ranks.
+/// Not a suspect: Slurm also sets this variable in a batch script, which has no ranks.
 const HARMLESS: &str = "SLURM_PROCID";
 
-/// The first variable that looks like a rank. To be asked where nothing states rank and world size.
+/// The first variable that looks like a rank. Call it if no source states rank and world size.
 ///
 /// # Errors
-/// A value that cannot be read.
+/// An invalid value.
 pub fn find_suspect(environment: &Environment) -> Result<Option<Suspect>, LauncherError> {
     let suspect = |name: &str, why| {
         environment.get(name).map(|value| Suspect { name: name.into(), value: value.into(), why })
@@ -74,13 +75,13 @@ pub fn find_suspect(environment: &Environment) -> Result<Option<Suspect>, Launch
     Ok(found.and_then(|(name, _)| suspect(name, NO_SIZE)))
 }
 
-/// Whether the name's last word is one of those that launchers use for a rank.
+/// Whether the name's last word is one that launchers use for a rank.
 fn is_rank_name(name: &str) -> bool {
     let last = name.rsplit('_').next().unwrap_or(name);
     matches!(last, "RANK" | "RANKID" | "PROCID" | "LOCALRANKID") || name.ends_with("RANK_ID")
 }
 
-/// Whether the variable beside it says that there is only one.
+/// Whether the related size variable has the value 1.
 fn is_one_of_one(environment: &Environment, name: &str) -> bool {
     let stem = name
         .trim_end_matches("RANK_ID")

@@ -8,7 +8,7 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
 type Case = (&'static str, &'static [(&'static str, &'static str)], (u32, u32), (u32, u32));
 
 #[test]
-fn every_launchers_variables_are_read() {
+fn variables_of_every_launcher_are_read() {
     let cases: &[Case] = &[
         (
             "torchrun",
@@ -144,7 +144,7 @@ fn every_launchers_variables_are_read() {
 }
 
 #[test]
-fn a_rank_without_a_world_size_is_a_suspect() {
+fn rank_without_a_world_size_is_a_suspect() {
     for (variables, name) in [
         (&[("PMIX_RANK", "3")][..], "PMIX_RANK"),
         (&[("PALS_RANKID", "3"), ("PALS_LOCAL_SIZE", "4")], "PALS_RANKID"),
@@ -181,7 +181,7 @@ fn a_rank_without_a_world_size_is_a_suspect() {
 }
 
 #[test]
-fn what_is_no_rank_is_no_suspect() {
+fn variables_without_a_rank_are_not_suspects() {
     for variables in [
         &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")][..],
         &[("NODE_RANK", "0"), ("NNODES", "1")],
@@ -198,7 +198,7 @@ fn what_is_no_rank_is_no_suspect() {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_is_named_unless_a_nearer_launcher_has_spoken() {
+fn invalid_value_is_named_unless_a_nearer_launcher_has_a_rank() {
     for (variables, part) in [
         (&[("RANK", "x"), ("WORLD_SIZE", "2")][..], "RANK = `x`"),
         (&[("RANK", "1")], "WORLD_SIZE is not"),

@@ -1,9 +1,9 @@
 //! Segments with a name in /dev/shm, for clients that cannot receive descriptors.
 //!
-//! Without seals a client can shrink the segment while the daemon uses it, which kills the daemon with SIGBUS, and write
-//! where it may only read; every process of the user can open it. The name is removed by the client as soon as it has
-//! mapped the segment, and by the daemon when it drops it. After a SIGKILL in between it remains until [`sweep`] finds that
-//! its lock, which the kernel releases, is free.
+//! Without seals a client can shrink the segment while the daemon uses it, which kills the daemon with SIGBUS, and
+//! write to parts that it may only read; every process of the user can open it. The client removes the name as soon as
+//! it has mapped the segment, and so does the daemon when it drops the segment. After a SIGKILL in between, the name
+//! remains until [`sweep`] finds that its lock, which the kernel releases, is free.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -47,7 +47,7 @@ impl NamedMapping {
 
     pub(super) fn exclude_from_fork(&self) -> io::Result<()> {
         let base = std::ptr::NonNull::new(self.base().cast()).ok_or(io::ErrorKind::NotFound)?;
-        // SAFETY: the range is this mapping's own; the advice affects forked children only.
+        // SAFETY: this mapping owns the range; the advice affects forked children only.
         unsafe { madvise(base, self.bytes(), MmapAdvise::MADV_DONTFORK)? };
         Ok(())
     }
@@ -56,7 +56,7 @@ impl NamedMapping {
 /// The name of a segment that this process created, and the lock that marks it as in use.
 #[derive(Debug)]
 pub(super) struct Name {
-    // Dropped first: the name goes before its lock.
+    // Dropped first: the name is removed before its lock is released.
     mapping: NamedMapping,
     _lock: Flock<File>,
 }

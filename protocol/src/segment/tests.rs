@@ -1,4 +1,4 @@
-//! Tests of segments: what is accepted back from a client, and huge pages.
+//! Tests of segments: which of a client's segments are adopted, and huge pages.
 
 use nix::unistd::ftruncate;
 
@@ -18,7 +18,7 @@ fn copy(segment: &Segment) -> OwnedFd {
 }
 
 #[test]
-fn an_adopted_segment_keeps_its_bytes_and_has_every_page() {
+fn adopted_segment_keeps_its_bytes_and_has_every_page() {
     let segment = sealed();
     segment.map().unwrap().word(9).store(7, Ordering::Relaxed);
     let client = copy(&segment);
@@ -34,7 +34,7 @@ fn an_adopted_segment_keeps_its_bytes_and_has_every_page() {
 }
 
 #[test]
-fn anything_but_a_daemons_segment_is_not_adopted() {
+fn only_segments_of_a_daemon_are_adopted() {
     let refused = |descriptor: OwnedFd, bytes: u64| {
         let taken = Segment::take_back(descriptor, "data", bytes);
         assert!(taken.is_err(), "{taken:?}");
@@ -104,7 +104,7 @@ fn both_sides_map_as_much_in_huge_pages_as_the_segment_reports() {
 }
 
 #[test]
-fn a_name_goes_with_its_segment_and_a_dead_daemons_name_at_the_next_sweep() {
+fn name_is_removed_with_its_segment_or_by_the_next_sweep() {
     let segment = Segment::create_named("data", BYTES).unwrap();
     let name = segment.name().unwrap().to_owned();
     let file = std::path::Path::new("/dev/shm").join(name.trim_start_matches('/'));
@@ -116,7 +116,7 @@ fn a_name_goes_with_its_segment_and_a_dead_daemons_name_at_the_next_sweep() {
     drop(segment);
     assert!(!file.exists());
     assert_eq!(client.word(3).load(Ordering::Relaxed), 7);
-    // What a killed daemon leaves: a file that nobody locks.
+    // A killed daemon leaves a file that no process locks.
     std::fs::write(&file, [0; 64]).unwrap();
     assert!(named::sweep() >= 1);
     assert!(!file.exists());

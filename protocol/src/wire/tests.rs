@@ -82,7 +82,7 @@ where
 }
 
 #[test]
-fn the_bytes_of_every_client_frame_are_pinned() {
+fn bytes_of_every_client_frame_are_pinned() {
     assert_eq!(PROTOCOL_VERSION, 6, "a new version: pin its bytes beside the old ones' history");
     let start = Start {
         config: ConfigSource::File("a".into()),
@@ -115,6 +115,7 @@ fn the_bytes_of_every_client_frame_are_pinned() {
         ClientFrame::AttachNamed(attach()),
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Classes { from: 2 } }),
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Files { samples: vec![3] } }),
+        ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Labels { from: 4 } }),
     ];
     let golden = "
         00000000010000000300000000000000302e31
@@ -137,12 +138,13 @@ fn the_bytes_of_every_client_frame_are_pinned() {
         0b000000000100000002000000030000000000000004000000000000000500000000000000
         0c0000000100000000000000000000000200000000000000
         0c0000000100000000000000010000000100000000000000\
-          0300000000000000";
+          0300000000000000
+        0c0000000100000000000000020000000400000000000000";
     assert_pinned(frames, golden);
 }
 
 #[test]
-fn the_bytes_of_every_daemon_frame_are_pinned() {
+fn bytes_of_every_daemon_frame_are_pinned() {
     let steps = SessionSteps {
         session: 1,
         stream: "s".into(),
@@ -208,7 +210,7 @@ fn the_bytes_of_every_daemon_frame_are_pinned() {
 }
 
 #[test]
-fn the_states_of_a_replay_are_pinned() {
+fn bytes_of_replay_states_are_pinned() {
     let states = [
         ReplayState::Idle,
         ReplayState::Checking { left: 1 },
@@ -226,7 +228,7 @@ fn the_states_of_a_replay_are_pinned() {
 
 /// The maximum number of tensors, each with the longest name and the largest `Finish`.
 #[test]
-fn the_largest_schema_fits_a_frame() {
+fn largest_schema_fits_a_frame() {
     let by = Normalization { mean: vec![0.5; 4], std: vec![0.25; 4] };
     let mut terms = attached();
     terms.tensors = (0..MAX_TENSORS)
@@ -246,7 +248,7 @@ fn the_largest_schema_fits_a_frame() {
 }
 
 #[test]
-fn a_hostile_length_is_an_error_not_an_allocation() {
+fn hostile_length_is_an_error_not_an_allocation() {
     // StatsPart whose text claims 2^63 bytes.
     let mut bytes = vec![3, 0, 0, 0, 1];
     bytes.extend([0xff; 7]);
@@ -255,7 +257,7 @@ fn a_hostile_length_is_an_error_not_an_allocation() {
 }
 
 #[test]
-fn leftovers_and_cuts_are_errors() {
+fn trailing_and_missing_bytes_are_errors() {
     let bytes = encode(&DaemonFrame::Attached(attached())).unwrap();
     for cut in 0..bytes.len() {
         assert!(decode::<DaemonFrame>(&bytes[..cut]).is_err(), "cut at {cut}");
@@ -265,14 +267,14 @@ fn leftovers_and_cuts_are_errors() {
 }
 
 #[test]
-fn a_frame_past_the_limit_is_refused_by_the_sender() {
+fn too_large_frame_is_refused_by_the_sender() {
     let frame = DaemonFrame::StatsPart { last: true, text: "x".repeat(MAX_FRAME_BYTES) };
     assert!(matches!(encode(&frame), Err(WireError::TooLarge(_))));
 }
 
 proptest! {
     #[test]
-    fn any_bytes_decode_or_fail_cleanly(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_decode_or_fail_cleanly(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = decode::<ClientFrame>(&bytes);
         let _ = decode::<DaemonFrame>(&bytes);
     }

@@ -182,7 +182,7 @@ def of_streaming(work: Work) -> Iterator[Any]:
 
     crop = Crop()
 
-    class Pictures(StreamingDataset):  # type: ignore[misc]
+    class Pictures(StreamingDataset):
         def __getitem__(self, at: int) -> Any:
             return crop(super().__getitem__(at)["image"])
 
@@ -203,7 +203,7 @@ def of_litdata(work: Work) -> Iterator[Any]:
 
     crop = Crop()
 
-    class Pictures(StreamingDataset):  # type: ignore[misc]
+    class Pictures(StreamingDataset):
         def __getitem__(self, at: Any) -> Any:
             return crop(super().__getitem__(at)["image"])
 

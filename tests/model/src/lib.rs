@@ -7,7 +7,7 @@
 #![deny(unsafe_code)]
 
 #[allow(dead_code, reason = "the daemon uses all of it")]
-#[path = "../../../daemon/crates/engine/src/work_parking.rs"]
+#[path = "../../../daemon/crates/engine/src/ground/work_parking.rs"]
 mod work_parking;
 
 #[allow(dead_code, reason = "the client uses all of it")]

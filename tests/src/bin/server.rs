@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_source::storage::remote_testing::{Fault, Request, Server};
+use forebay_storage_remote::testing::{Fault, Request, Server};
 use forebay_tests::kills::Random;
 
 const USAGE: &str = "usage: forebay-test-server FOLDER PORT SEED PER_MILLE";

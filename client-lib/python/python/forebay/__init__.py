@@ -7,7 +7,7 @@
         for batch in loader:
             train(batch["image"], batch["label"])
 
-A daemon beside the trainer reads, decodes, transforms and collates; this package maps its finished batches.
+A daemon next to the trainer reads, decodes, transforms and collates; this package maps its finished batches.
 ``forebay.torch.Loader`` returns tensors instead of arrays, ``forebay.jax.Loader`` JAX arrays on JAX's devices.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m forebay`` and the ``forebay`` command: the program that this package carries."""
+"""``python -m forebay`` and the ``forebay`` command: the program in this package."""
 
 import os
 import sys

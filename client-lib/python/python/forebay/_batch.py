@@ -1,7 +1,7 @@
-"""The user's function on complete batches, in a worker: how a batch comes and goes as one row of a call.
+"""The user's function on complete batches, in a worker: a batch is one row of a call.
 
-A column of one size is an array under the field's name. One whose rows differ in length has two parts, as
-daemon/crates/pipeline/src/python/batch.rs names them: its elements, and the rows' lengths.
+A column of one size is an array under the field's name. A column whose rows differ in length has two parts, named as
+in daemon/crates/transform/src/python/batch.rs: its elements, and the rows' lengths.
 """
 
 import sys
@@ -28,7 +28,7 @@ class BatchStage(Stage):
         def batch() -> dict[str, Any]:
             nonlocal rows
             columns = make()
-            # Lengths are one a row too.
+            # Lengths also have one entry per row.
             rows = next(len(columns[name]) for name in columns if name.partition(_PART)[2] in ("", _LENGTHS))
             return _joined(columns)
 
@@ -56,7 +56,7 @@ def _joined(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(result: dict[str, Any], rows: int) -> dict[str, Any]:
-    """The columns of what the function returned."""
+    """The columns of the function's result."""
     columns: dict[str, Any] = {}
     for name, value in result.items():
         if not isinstance(name, str) or _PART in name:
@@ -84,7 +84,7 @@ def _parts(result: dict[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _part_of(value: Any) -> Any:
-    """What the rows of a list are, where they may differ in length."""
+    """The part for the rows of a list, which may differ in length."""
     if not isinstance(value, (list, tuple)):
         return None
     if all(isinstance(row, str) for row in value):

@@ -1,7 +1,7 @@
 """Replays a loader's first batches, to run training as if loading were free.
 
 It works for any iterable of batches. It keeps copies: a Forebay batch is a view of a slot, and a cache of views would
-hold the slots. Measuring is done by `_headspace`.
+hold the slots. `_headspace` measures.
 """
 
 from collections.abc import Iterable, Iterator
@@ -72,7 +72,7 @@ class CacheLoader:
         )
 
     def __len__(self) -> int:
-        """The source's length: what an iteration would give without this wrapper."""
+        """The source's length: the length of an iteration without this wrapper."""
         return len(self._source)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class CacheLoader:
 
 
 class _CacheIterator:
-    """One iteration. It holds no batch that it has handed over, only copies."""
+    """One iteration. It holds only copies, and no batch that it has handed over."""
 
     def __init__(
         self, source: Iterator[Any], num_caches: int, after: int, stop_after: Optional[int], delete_src: bool
@@ -119,7 +119,7 @@ class _CacheIterator:
             else:
                 self._given += 1
                 if len(self._cache) < self._num_caches:
-                    # Before the step gets it, which may change it in place.
+                    # Before the step, which may change it in place.
                     self._cache.append(copy_batch(batch))
                 return batch
         self._leave_source()
@@ -134,13 +134,13 @@ class _CacheIterator:
         self._is_replaying = True
         if self._delete_src:
             if isinstance(self._source, GeneratorType):
-                # Its frame holds what it iterates over, and the caller may hold the generator.
+                # Its frame holds the iterable, and the caller may hold the generator.
                 self._source.close()
             self._source = iter(())
 
 
 def copy_batch(batch: Any) -> Any:
-    """The batch with every array, tensor and ragged field in memory of its own."""
+    """The batch with a copy of every array, tensor and ragged field."""
     if isinstance(batch, Ragged):
         return batch.copy()
     if hasattr(batch, _TENSOR_PROTOCOL):

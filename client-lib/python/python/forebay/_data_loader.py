@@ -1,4 +1,4 @@
-"""Refuses uses of a loader with PyTorch's ``DataLoader`` that fail silently or obscurely; errors say what to write."""
+"""Refuses uses of a loader with PyTorch's ``DataLoader`` that fail silently or obscurely; errors have the remedy."""
 
 import sys
 from typing import NoReturn
@@ -9,7 +9,7 @@ from ._exceptions import ConfigError
 def refuse_worker_process() -> None:
     """Refuses a loader in a worker process of a ``DataLoader``: every worker would deliver all of this rank's batches.
 
-    One worker alone is refused as well: without ``persistent_workers`` it is started anew for each epoch, and its
+    A single worker is refused as well: without ``persistent_workers`` it is restarted for each epoch, and its
     loader would begin at epoch 0 each time. PyTorch is not imported here: its workers have imported it.
     """
     data = sys.modules.get("torch.utils.data")
@@ -23,7 +23,7 @@ def refuse_worker_process() -> None:
 
 
 def refuse_index(index: object) -> NoReturn:
-    """Refuses ``loader[index]``, which is what ``DataLoader(loader)`` asks for."""
+    """Refuses ``loader[index]``, which ``DataLoader(loader)`` uses."""
     raise TypeError(
         f"loader[{index!r}]: a Forebay loader gives finished batches in order and has no samples by index. If this "
         "comes from `DataLoader(loader)`: iterate over the loader itself, `for batch in loader:`; batch size, "

@@ -20,11 +20,11 @@ class StageError(Error):
 
 
 class DaemonLost(Error):
-    """The daemon is gone. Batches that it had published were handed over first; arrays stay valid."""
+    """The daemon has ended. Batches that it had published were handed over first; arrays stay valid."""
 
 
 class Timeout(Error, TimeoutError):
-    """No progress for ``timeout`` seconds. Says what was waited for."""
+    """No progress for ``timeout`` seconds. The message names what it waited for."""
 
 
 class HoldLimit(Error):

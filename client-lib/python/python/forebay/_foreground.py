@@ -14,7 +14,7 @@ from ._stage import Stage, raised, serve, tell
 
 def serve_in_foreground(spec: dict[str, Any], connection_number: int, arena: int) -> None:
     """Calls the function once for each row that the program asks for, until it closes the socket."""
-    # An interrupt ends the function, or the debugger's command, also where the program was started in the background.
+    # An interrupt ends the function, or the debugger's command, also if the program was started in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, connection_number)
     try:
@@ -42,7 +42,7 @@ class _Shown(Stage):
         try:
             result = super().call(make, words)
         finally:
-            # What was printed comes before the program's own lines.
+            # The function's output precedes the program's lines.
             sys.stdout.flush()
         if isinstance(result, dict):
             print(f"stage `{self._name}` returns")
@@ -69,5 +69,5 @@ def described(value: Any) -> str:
         if array.size and array.dtype.kind in "biuf":
             text += f", {array.min():.6g} to {array.max():.6g}, mean {array.mean(dtype=np.float64):.6g}"
         return text
-    except Exception:  # What no batch can hold is refused behind this, with the remedy.
+    except Exception:  # A value that no batch can contain is refused later, with the remedy.
         return f"{type(value).__module__}.{type(value).__qualname__}"

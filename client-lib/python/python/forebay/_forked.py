@@ -1,4 +1,4 @@
-"""What a forked child finds in the batches of its parent, whose memory is not mapped there."""
+"""Replaces the batches of the parent in a forked child, where their memory is not mapped."""
 
 import os
 from typing import Any, NoReturn
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from . import _forebay
 from ._exceptions import Error
 
-# What NumPy and Python ask of an element.
+# The methods that NumPy and Python call on an element.
 # fmt: off
 _REFLECTED = (
     "add", "and", "divmod", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
@@ -39,6 +39,6 @@ for _use in _USES:
 
 
 def watch_forks() -> None:
-    """From now on the arrays of this process's batches are replaced in each child that Python forks."""
+    """Replaces the arrays of this process's batches in each child that Python forks."""
     element: Any = Unmapped()
     os.register_at_fork(after_in_child=lambda: _forebay.replace_arrays(element))

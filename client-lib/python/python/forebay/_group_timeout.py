@@ -1,7 +1,7 @@
-"""Warns where ranks would give each other up before the daemon gives up its storage.
+"""Warns if ranks would time out before the daemon stops waiting for its storage.
 
-During an outage the loader waits for ``dataset.outage_timeout``. A rank whose storage is away joins no collective
-meanwhile, and the others end with an error of the process group once that group's own time-out has passed.
+During an outage the loader waits for ``dataset.outage_timeout``. A rank without its storage joins no collective
+during this time, and the others end with an error of the process group after that group's time-out.
 """
 
 import warnings
@@ -32,7 +32,7 @@ def warn_if_shorter(loader: Any) -> None:
 
 
 def default_group_seconds() -> Optional[float]:
-    """The shortest time-out of the default process group's backends; ``None`` where there is none or no way to ask."""
+    """The shortest time-out of the default process group's backends; ``None`` without one or if it is unknown."""
     distributed = initialised_distributed()
     if distributed is None:
         return None

@@ -8,6 +8,7 @@ GPU is synchronised only between blocks: within a block the host runs ahead as i
 
 import gc
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -18,7 +19,8 @@ from ._durations import in_words, middle_mean
 from ._exceptions import EpochsFinished
 from ._gpu import synchronise_all
 
-# SPDL's thresholds: below the first a faster loader is not worth the work, above the second it is.
+# SPDL's thresholds: below the first a faster loader is not worth the work, above the second it is. The daemon's verdict
+# and `forebay headspace` have the same.
 NOT_WORTH_BELOW = 0.05
 WORTH_ABOVE = 0.10
 # Blocks of a phase: few, so that a block is longer than a burst of a loader with many workers.
@@ -37,7 +39,12 @@ class Headspace:
         headspace: the share of the step that free data would save, 0 to 1; 0 if the replay was not faster.
         hours_saved: the hours saved over the remaining steps; None if their number is unknown.
         hours_remaining: the hours that those steps take with data; None likewise.
+        headspace_at_least: the headspace by the shorter of the step times before and after the replay, less the
+            uncertainty.
+        headspace_at_most: the headspace by the longer one, plus the uncertainty.
         worth: ``"no"`` below 5 %, ``"yes"`` above 10 %, between them ``"maybe"``.
+        clear: false if step times vary by more than 5 % and ``headspace_at_least`` and ``headspace_at_most`` give
+            different values of ``worth``. The sentence then makes no claim.
         wait_seconds: the part of the difference that is waiting in ``next``.
         disturbance_seconds: the rest of the difference: the step itself is slower while the loader works.
         step_seconds_before: with data, before the replay.
@@ -45,15 +52,18 @@ class Headspace:
         uncertainty: of the headspace: half the interquartile range of the blocks' step times, as a share of
             their mean; the larger one of the steps with data and the replayed steps.
         steps_measured: the numbers of steps with data and replayed, without warm-up.
-        notes: reasons to measure again, if any; the sentence makes no claim then.
+        notes: what affected the measurement, if anything.
     """
 
     step_seconds: float
     step_seconds_without_loading: float
     headspace: float
+    headspace_at_least: float
+    headspace_at_most: float
     hours_saved: Optional[float]
     hours_remaining: Optional[float]
     worth: str
+    clear: bool
     wait_seconds: float
     disturbance_seconds: float
     step_seconds_before: float
@@ -66,16 +76,22 @@ class Headspace:
     def sentence(self) -> str:
         """The result in one sentence."""
         verdict = {"no": "is not", "maybe": "may be", "yes": "is"}[self.worth]
-        claim = "no clear result, measure again" if self.notes else f"making loading faster {verdict} worth the work"
+        claim = f"making loading faster {verdict} worth the work" if self.clear else "no clear result, measure again"
         text = (
             f"{claim}: a step takes {in_words(self.step_seconds)} and would "
             f"take {in_words(self.step_seconds_without_loading)} if data were free, {_percent(self.headspace)} less "
             f"(± {_percent(self.uncertainty)})"
         )
+        drift = _drift(self.step_seconds, self.step_seconds_before, self.step_seconds_after)
+        if self.clear and max(self.uncertainty, drift) > _DRIFT:
+            if self.worth == "no":
+                text += f", at most {math.ceil(self.headspace_at_most * 100)} %"
+            else:
+                text += f", at least {math.floor(self.headspace_at_least * 100)} %"
         if self.hours_saved is not None and self.hours_remaining is not None:
             text += f", {_span(self.hours_saved)} of the remaining {_span(self.hours_remaining)}"
         saved = self.wait_seconds + self.disturbance_seconds
-        if self.worth != "no" and saved > 0 and not self.notes:
+        if self.worth != "no" and saved > 0 and self.clear:
             text += (
                 f"; of the {in_words(saved)}, {in_words(self.wait_seconds)} are waiting for the next batch and "
                 f"{in_words(self.disturbance_seconds)} the loader slowing the step down"
@@ -217,7 +233,7 @@ def _measure(source: Iterator[Any], step: Callable[[Any], Any], count: int, left
             batch = next(source)
             waited += perf_counter() - asked
             step(batch)
-            # Not held while the next one is requested: that would be one slot more than in the trainer's own loop.
+            # Not held while the next one is requested: that would be one slot more than in the trainer's loop.
             del batch
         synchronise_all()
         phase.step_means.append((perf_counter() - begun) / length)
@@ -277,14 +293,20 @@ def _judge(
     waiting = min(max(middle_mean(with_data.wait_means) - middle_mean(replay.wait_means), 0.0), saved)
     before_seconds = middle_mean(before.step_means)
     after_seconds = None if later is None else middle_mean(later.step_means)
+    uncertainty = max(with_data.relative_spread(), replay.relative_spread())
+    ends = [step_seconds, before_seconds, before_seconds if after_seconds is None else after_seconds]
+    least, most = (max(1 - free_seconds / end, 0.0) for end in (min(ends), max(ends)))
+    least, most = max(least - uncertainty, 0.0), min(most + uncertainty, 1.0)
+    drift = _drift(step_seconds, before_seconds, after_seconds)
+    clear = max(uncertainty, drift) <= _DRIFT or _worth(least) == _worth(most)
     notes = []
-    if after_seconds is not None and abs(after_seconds - before_seconds) > _DRIFT * step_seconds:
+    if after_seconds is not None and drift > _DRIFT:
         notes.append(
             f"the step with data took {in_words(before_seconds)} before the replay and {in_words(after_seconds)} after "
-            "it: another change affected the measurement; measure again, or longer"
+            "it: another change affected the measurement; "
+            + ("the result holds for both" if clear else "measure again, or longer")
         )
-    uncertainty = max(with_data.relative_spread(), replay.relative_spread())
-    if uncertainty > _DRIFT and _worth(share - uncertainty) != _worth(share + uncertainty):
+    if uncertainty > _DRIFT and not clear:
         notes.append(
             f"step times vary by {_percent(uncertainty)}, too much for a clear result: raise `after` and `steps`, or "
             "keep other work off the machine"
@@ -293,9 +315,12 @@ def _judge(
         step_seconds=step_seconds,
         step_seconds_without_loading=free_seconds,
         headspace=share,
+        headspace_at_least=least,
+        headspace_at_most=most,
         hours_saved=None if remaining_steps is None else saved * remaining_steps / 3600,
         hours_remaining=None if remaining_steps is None else step_seconds * remaining_steps / 3600,
         worth=_worth(share),
+        clear=clear,
         wait_seconds=waiting,
         disturbance_seconds=saved - waiting,
         step_seconds_before=before_seconds,
@@ -308,6 +333,11 @@ def _judge(
 
 def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
+
+
+def _drift(step: float, before: float, after: Optional[float]) -> float:
+    """The difference of the steps before and after the replay, as a share of a step."""
+    return 0.0 if after is None else abs(after - before) / max(step, 1e-12)
 
 
 def _worth(share: float) -> str:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional, SupportsIndex, Union
 
 from . import _forebay
 from ._data_loader import refuse_index, refuse_worker_process
+from ._dataset import ItemForm
 from ._exceptions import ConfigError
 from ._forked import watch_forks
 from ._rank_comparison import RankComparison, job_store
-from ._ranks import ask_ray, ask_torch, compare_states
+from ._ranks import ask_ray, ask_torch
 from ._stages import worker_keys
 from ._target import Target, resolve_target, to_json
 
 if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
     from typing_extensions import Unpack
 
     from ._target import ConfigKeys
@@ -60,10 +63,10 @@ class Loader:
         timeout: seconds without progress after which :class:`Timeout` is raised.
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
         force: accepts a ``state`` of another stream.
-        compare_ranks: the ranks of a job check that they have the same data, configuration and world size, through
-            ``torch.distributed`` where it is initialised (docs/training.md, "Several ranks"); and a ``state`` that is
-            given is compared across all ranks of ``torch.distributed``, so every rank must construct its loader then. A
-            string names a group of ranks with a stream of its own. False skips both comparisons.
+        compare_ranks: the ranks of a job check that they have the same data, configuration, world size and ``state``,
+            through the key-value store of ``torch.distributed`` where it is initialised (docs/training.md, "Several
+            ranks"). Not a collective: a rank that creates no loader is awaited for a limited time. A string names a
+            group of ranks with a separate stream. False skips the comparison, and that of :meth:`load_state_dict`.
         stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
             of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
             processes (docs/python.md), so it must be defined at the top of a module or of the script.
@@ -95,62 +98,83 @@ class Loader:
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         refuse_worker_process()
-        kind, text, keys = resolve_target(target, overrides, keywords)
+        resolved = resolve_target(target, overrides, keywords)
+        if resolved.is_dataset and timeout == 0:
+            # A DataLoader's value for "no time-out".
+            timeout = 300
+        # Weights for the daemon and its successors.
+        self._held = resolved.held
         group = compare_ranks if isinstance(compare_ranks, str) else ""
         store = job_store() if compare_ranks is not False else None
-        self._session = _forebay.Session(
-            kind,
-            text,
-            rank=_rank_argument(rank, world_size),
-            distributed=ask_torch(),
-            ray_train=ask_ray(),
-            state=None if state is None else to_json("the state", dict(state)),
-            force=force,
-            timeout=float(timeout),
-            overrides=keys,
-            worker_keys=[(key, to_json(key, value)) for key, value in worker_keys().items()],
-            program=Path(__file__).with_name("bin") / "forebay",
-            group=group if compare_ranks is not False and store is None else None,
-            device=self._device_request,
-        )
+        state_text = None if state is None else to_json("the state", dict(state))
+        try:
+            self._session = _forebay.Session(
+                resolved.kind,
+                resolved.text,
+                rank=_rank_argument(rank, world_size),
+                distributed=ask_torch(),
+                ray_train=ask_ray(),
+                state=state_text,
+                force=force,
+                timeout=float(timeout),
+                overrides=resolved.keys,
+                worker_keys=[(key, to_json(key, value)) for key, value in worker_keys().items()],
+                program=Path(__file__).with_name("bin") / "forebay",
+                group=group if compare_ranks is not False and store is None else None,
+                device=self._device_request,
+                object=resolved.object,
+            )
+        finally:
+            resolved.close()
         self._terms = self._session.terms()
+        self._item_form: Optional[ItemForm] = None
+        if resolved.is_dataset:
+            try:
+                self._item_form = ItemForm([tensor[0] for tensor in self._terms["tensors"]])
+            except BaseException:
+                self._session.close()
+                raise
         self._classes: Optional[list[str]] = None
+        self._labels: Optional[NDArray[numpy.int64]] = None
         # The newest iterator, and the state at its start.
         self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
         names = self.rank, self.world_size, self.rank_source, self.stream
         _log.info("rank %d of %d, from %s; stream %s", *names)
-        # The epoch under way was asked for again: the next iteration begins it anew.
+        # The current epoch was requested again: the next iteration restarts it.
         self._again = False
-        # Until all ranks have stated their stream.
+        self._timeout = float(timeout)
         self._comparison: Optional[RankComparison] = None
+        self._all_ranks_agree = True
         if store is not None and self.world_size > 1:
-            self._comparison = RankComparison(store, group, self.rank, self.world_size, self._terms["identity"])
-        if compare_ranks is not False:
+            statement = _forebay.with_state(self._terms["identity"], state_text)
+            self._comparison = RankComparison(store, group, self.rank, self.world_size, statement)
             try:
-                if self._comparison is not None and self._comparison.wait(_forebay.wait_limit(float(timeout))):
-                    self._comparison = None
-                if state is not None:
-                    compare_states(dict(state), self.rank, self.world_size)
+                self._all_ranks_agree = self._comparison.wait(_forebay.wait_limit(self._timeout))
             except BaseException:
                 self.close()
                 raise
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch: after an attach, a loaded state or :meth:`set_epoch`, the epoch of that position.
 
         A new iterator ends the old one, whose remaining batches are given up and counted in :attr:`given_up`. An epoch
-        of which no batch was taken is returned again: creating an iterator alone has no effect.
+        of which no batch was taken is returned again: merely creating an iterator has no effect.
 
         Raises:
             EpochsFinished: after the last configured epoch. The iterator's ``next`` raises :class:`HoldLimit`,
                 :class:`Timeout`, :class:`DaemonLost`, :class:`BadSample`, :class:`StageError` or :class:`Error`.
         """
-        return self._begin()
+        return self._formed(self._begin())
+
+    def _formed(self, batches: Iterator[dict[str, Any]]) -> Iterator[Any]:
+        """Batches in the form of a Dataset object's items."""
+        # `map` holds no reference to a batch.
+        return batches if self._item_form is None else map(self._item_form.batch, batches)
 
     def _begin(self) -> Iterator[dict[str, Any]]:
-        # A rank that was late has stated its stream meanwhile.
-        if self._comparison is not None and self._comparison.look_again():
-            self._comparison = None
+        # A late rank may have made its statement in the meantime.
+        if self._comparison is not None and not self._all_ranks_agree:
+            self._all_ranks_agree = self._comparison.look_again()
         if self._newest is not None and self._session.state(0) == self._newest[1]:
             # No batch was taken from it. Lightning calls `iter` once only to check that it works.
             return self._newest[0]
@@ -162,7 +186,7 @@ class Loader:
         return epoch
 
     def _left_early(self) -> bool:
-        """Whether an iteration has delivered a part of its epoch, and not all of it."""
+        """Whether an iteration has delivered only a part of its epoch."""
         if self._newest is None:
             return False
         state = self._session.state(0)
@@ -172,14 +196,14 @@ class Loader:
         return self._session.begin()
 
     def epochs_left(self, epochs: Optional[int] = None) -> Iterable[int]:
-        """The numbers of the epochs that are left, for the loop around the loop over the loader::
+        """The numbers of the remaining epochs, for the loop around the loop over the loader::
 
             for epoch in loader.epochs_left():
                 for batch in loader:
                     ...
 
-        Of a new loader these are all epochs. After a resume the first one is the state's, of which the loader delivers
-        the rest; an epoch that was left early is not among them, unless :meth:`set_epoch` names it.
+        For a new loader these are all epochs. After a resume the first one is the state's, of which the loader delivers
+        the rest; an epoch that was left early is not included, unless :meth:`set_epoch` names it.
 
         Args:
             epochs: how many epochs the training has in all, the finished ones included. Default: :attr:`epochs`;
@@ -194,7 +218,7 @@ class Loader:
                 f"{self.epochs}); raise `order.epochs`, or leave it out for an endless stream"
             )
         total = self.epochs if epochs is None else epochs
-        # The next iteration gives up an epoch that has begun, so it is of the epoch after it.
+        # The next iteration gives up an epoch that has begun, so it is the following epoch.
         first = json.loads(self._session.state(0))["epoch"] + (self._left_early() and not self._again)
         return itertools.count(first) if total is None else range(first, total)
 
@@ -223,16 +247,18 @@ class Loader:
     ) -> None:
         """Resumes from a state, at any world size. The next iteration continues inside its epoch.
 
-        Where ``torch.distributed`` is initialised and its ranks share this data, all ranks must load the same state: it
-        is compared before anything changes, so every rank must call this (``compare_ranks=False`` skips that).
+        Where ``torch.distributed`` is initialised, all ranks of the loader must load the same state: it is compared
+        through the key-value store before anything changes, so every rank must call this within the loader's
+        ``timeout`` (``compare_ranks=False``, here or of the loader, skips that).
 
         Raises:
             StateMismatch: the state belongs to another stream (each difference is named), unless ``force``; or the
                 ranks were given different states (the ranks are named).
+            Timeout: a rank did not call this (it is named).
         """
         text = to_json("the state", dict(state_dict))
-        if compare_ranks:
-            compare_states(dict(state_dict), self.rank, self.world_size)
+        if compare_ranks and self._comparison is not None:
+            self._comparison.of_state(text).require(self._timeout)
         self._newest, self._again = None, False
         self._session.load_state(text, force)
 
@@ -242,18 +268,19 @@ class Loader:
         That iteration begins at the epoch's start; only after a resume inside this epoch does it deliver the rest. An
         iteration of this epoch that is under way goes on; one of another epoch ends.
         """
-        self._again = self._left_early() and json.loads(self._session.state(0))["epoch"] == epoch
+        before = self._session.state(0)
+        self._again = self._left_early() and json.loads(before)["epoch"] == epoch
         if self._again:
             return
         self._session.set_epoch(epoch)
-        if self._newest is not None and self._session.state(0) != self._newest[1]:
+        # Not compared with the newest iterator's start: a finished epoch may be requested again.
+        if self._session.state(0) != before:
             self._newest = None
 
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as ``forebay stats --json`` prints them, and this loader's under ``client``.
 
-        A stage of your own Python has ``python``: what its workers cost, and where in the function the time goes
-        (docs/python.md).
+        A Python stage has ``python``: the cost of its workers, and the function's hot spot (docs/python.md).
 
         For batches on a GPU, ``upload`` describes the copies: ``path`` is ``registered`` (directly from the pinned
         ring), ``staged`` or ``pageable``, and ``reason`` is why it is not ``registered``.
@@ -274,11 +301,29 @@ class Loader:
     def classes(self) -> list[str]:
         """The names of the classes in label order, as ``ImageFolder.classes`` of torchvision; empty without classes.
 
-        The daemon is asked for them once, when they are first read.
+        They are requested from the daemon once, at the first access.
         """
         if self._classes is None:
             self._classes = self._session.classes()
         return list(self._classes)
+
+    @property
+    def labels(self) -> "NDArray[numpy.int64]":
+        """The label of every sample of the dataset, an int64 array by the value in the field ``index``.
+
+        It is the first field of integers. Formats whose index has it are folders of classes and manifests
+        (CSV, TSV, JSON lines). No sample is read. Draw rare classes more often with::
+
+            weights = 1 / numpy.bincount(loader.labels)[loader.labels]
+            loader = forebay.Loader("train.toml", overrides={"order.weights": weights})
+
+        Raises:
+            ConfigError: the index of this dataset has no labels.
+        """
+        if self._labels is None:
+            self._labels = self._session.labels()
+            self._labels.flags.writeable = False
+        return self._labels
 
     def path(self, index: SupportsIndex) -> str:
         """The file of a sample, by its value in the field ``index``.
@@ -306,6 +351,7 @@ class Loader:
         """
         self._newest = None
         self._session.close()
+        self._held = []
 
     def __enter__(self) -> "Loader":
         return self
@@ -351,6 +397,14 @@ class Loader:
     def batch_size(self) -> int:
         """The number of samples in a full batch."""
         return self._terms["batch_size"]
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples in the dataset, of all ranks together.
+
+        An epoch of mixtures or weights may draw another number; ``len(loader)`` counts this rank's batches.
+        """
+        return self._terms["samples"]
 
     @property
     def hold(self) -> int:

@@ -1,6 +1,6 @@
 """One rank's measurements of its steps and its loader, which the ranks exchange in one collective.
 
-All values are of this rank alone: measured where it does not wait for other ranks, or marked if it does.
+All values are of this rank only: measured where it does not wait for other ranks, or marked if it does.
 """
 
 import socket
@@ -10,7 +10,7 @@ from typing import Any, Optional
 from ._durations import typical
 from ._step_timer import StepTimer
 
-# The bytes of a slot are rounded up to pages, so those of a smaller batch do not show its samples' sizes.
+# The size of a slot is rounded up to pages, so the size of a smaller batch does not show its samples' sizes.
 _MIN_BATCH_BYTES = 64 * 1024
 
 

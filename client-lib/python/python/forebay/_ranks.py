@@ -1,11 +1,8 @@
 """Rank and world size from torch.distributed and Ray Train, if the program uses them. They are never imported here."""
 
-import json
 import sys
 import warnings
 from typing import Any, Optional
-
-from ._exceptions import StateMismatch
 
 
 def initialised_distributed() -> Optional[Any]:
@@ -36,38 +33,6 @@ def ask_ray() -> Optional[tuple[int, int]]:
     except Exception:
         return None
     return (int(rank), int(world_size)) if world_size is not None and world_size > 1 else None
-
-
-def compare_states(state: Any, rank: int, world_size: int) -> None:
-    """Checks that every rank loads the same state. A collective: all ranks must call it.
-
-    Does nothing for a loader whose ranks are not those of torch.distributed.
-
-    Raises:
-        StateMismatch: on every rank, with the ranks and their differing values.
-    """
-    distributed = initialised_distributed()
-    if distributed is None or world_size == 1:
-        return
-    if (distributed.get_rank(), distributed.get_world_size()) != (rank, world_size):
-        return
-    states: list[Any] = [None] * world_size
-    distributed.all_gather_object(states, state)
-    groups: dict[str, list[int]] = {}
-    for other, held in enumerate(states):
-        groups.setdefault(json.dumps(held, sort_keys=True, default=str), []).append(other)
-    if len(groups) == 1:
-        return
-    first = states[0]
-    keys = sorted({key for held in states for key in held if held.get(key) != first.get(key)})
-    described = "; ".join(
-        f"{name_ranks(ranks)}: " + ", ".join(f"{key} {states[ranks[0]].get(key)}" for key in keys)
-        for ranks in groups.values()
-    )
-    raise StateMismatch(
-        f"the ranks were given different states ({described}); load the same checkpoint on every rank (nothing has "
-        "changed)"
-    )
 
 
 def name_ranks(ranks: list[int]) -> str:

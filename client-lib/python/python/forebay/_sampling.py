@@ -1,4 +1,4 @@
-"""Where the user's function spends its time: a thread that looks at the stack of the main one now and then."""
+"""Samples the user's function: a thread that reads the stack of the main thread periodically."""
 
 import json
 import os
@@ -10,9 +10,9 @@ from types import FrameType
 
 _INTERVAL_SECONDS = 0.05
 _SWITCH_SECONDS = 0.0005
-# Between two reports.
+# The time between two reports.
 _REPORT_SECONDS = 1.0
-# So that a report stays small.
+# Bounds the size of a report.
 _MAX_DEPTH, _MAX_STACKS, _MAX_NAME = 8, 64, 80
 _OWN = os.path.dirname(__file__)
 
@@ -25,7 +25,7 @@ class Sampler:
         self._watched = threading.get_ident()
         self._counts: dict[tuple[str, ...], int] = {}
         self._reported = time.monotonic()
-        # A look waits so long for the interpreter; where a call is shorter, it would come when that is over.
+        # A sample waits up to this time for the interpreter; with a longer wait, short calls would not be sampled.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         threading.Thread(target=self._run, name="forebay-sampler", daemon=True).start()
 
@@ -43,13 +43,13 @@ class Sampler:
             time.sleep(_INTERVAL_SECONDS)
             frame = sys._current_frames().get(self._watched) if self._is_called() else None
             stack = _stack(frame)
-            # The interpreter may end, or the function was about to be called.
+            # Empty if the user's function does not run at this moment.
             if stack and (stack in self._counts or len(self._counts) < _MAX_STACKS):
                 self._counts[stack] = self._counts.get(stack, 0) + 1
 
 
 def _stack(frame: "FrameType | None") -> tuple[str, ...]:
-    """The names of what is called by the function, the function itself first."""
+    """The names of the stack's functions, beginning with the user's function."""
     names: list[str] = []
     while frame is not None and not frame.f_code.co_filename.startswith(_OWN):
         name = _name(frame)
@@ -64,7 +64,7 @@ def _name(frame: FrameType) -> str:
     code = frame.f_code
     if code.co_argcount and code.co_varnames[0] == "self":
         kind = type(frame.f_locals.get("self"))
-        # A class may have anything there.
+        # A class may have any value there.
         package, name = str(kind.__module__), kind.__qualname__
     else:
         package, name = str(frame.f_globals.get("__name__", "?")), code.co_name

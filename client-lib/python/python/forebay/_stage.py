@@ -1,32 +1,32 @@
-"""The user's function in a worker: how it is found, seeded and called, and how rows come and results go.
+"""The user's function in a worker: finds, seeds and calls it, and transfers rows and results.
 
 The bytes are those of daemon/crates/workers/src/call.rs and reply.rs.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import importlib
-import io
 import json
 import mmap
 import os
 import random
 import runpy
+import select
 import socket
 import struct
 import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
 
 from ._sampling import Sampler
 from ._transform_times import TransformTimes
+from ._worker_log import Log
 
 _MESSAGE = struct.Struct("<5Q")
 _ANSWER = struct.Struct("<QQ")
@@ -41,42 +41,20 @@ _SHAPES = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_RANK + 
 _ARRAY, _BYTES, _TEXT, _INTEGER, _FLOAT = 1, 2, 3, 4, 5
 _PROBE, _TIMED = 1, 2
 _NO_ROW = (1 << 64) - 1
+# The maximum size of a reply without its arrays, as in reply.rs. Arrays begin after it; memory is allocated on writes.
+_MAX_REPLY_BYTES = 16 << 20
+# From this size on a copy into mapped memory, `_protect` included, is faster than a system call.
+_MAPPED_BYTES = 256 << 10
+# An incomplete line is logged after this time without a call.
+_IDLE_MILLISECONDS = 200
 _MAX_TRACEBACK_BYTES = 16 << 10
 
 # By the daemon's number of the type; bfloat16 (9) has none in NumPy.
 _NAMES = ("u1", "i1", "u2", "i2", "i4", "i8", "u4", "u8", "f2", "", "f4", "f8", "?")
 _DTYPES = [np.dtype(name) if name else None for name in _NAMES]
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES) if dtype is not None}
-
-
-class Log(io.TextIOBase):
-    """What is printed, by the line, with the stage and the sample before it; of a batch, its first sample."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._line = ""
-        self.sample: Optional[int] = None
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 2
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        where = self._place if self.sample is None else f"{self._place}, sample {self.sample}"
-        for line in lines:
-            _write_all(2, f"forebay: {where}: {line}\n".encode(errors="replace"))
-        return len(text)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        pass  # Nobody reads the log.
+# The types for Python's numbers.
+_OF_PYTHON = (np.dtype("i8"), np.dtype("f8"))
 
 
 class Stage:
@@ -90,7 +68,7 @@ class Stage:
         folders = [spec["folder"], os.path.dirname(spec["main"] or "")]
         sys.path += [folder for folder in folders if folder and folder not in sys.path]
         module_name, _, name = spec["python"].partition(":")
-        module = _main(spec["main"]) if module_name == "__main__" else importlib.import_module(module_name)
+        module = import_main(spec["main"]) if module_name == "__main__" else importlib.import_module(module_name)
         self.hello = {"source": _source_digest(module), "file": _file(module)}
         found: Any = module
         for part in name.split("."):
@@ -103,6 +81,10 @@ class Stage:
             raise TypeError(
                 f"`{spec['python']}` is a {type(found).__name__}, which cannot be called with (sample, rng)"
             )
+        source = getattr(found, "forebay_source", None)
+        if source is not None:
+            module = sys.modules.get(source, types.ModuleType(""))
+            self.hello = {"source": _source_digest(module), "file": _file(module)}
         self.function: Callable[..., Any] = found
         self._philox = np.random.Philox(key=0)
         self.rng = np.random.Generator(self._philox)
@@ -118,9 +100,11 @@ class Stage:
         # When the function was called last and when it returned, by the monotonic clock.
         self.called_ns, self.returned_ns = 0, 0
         self.is_called = False
-        # Where a call imports it, its generator is seeded then.
+        # If a call imports PyTorch later, `call` seeds its generator then.
         self._torch: Any = sys.modules.get("torch")
-        self._composes = _composes(found, module)
+        # For a trainer's Dataset the class is this package's, and its contents are the user's.
+        holders, modules = getattr(found, "forebay_holders", [found]), getattr(found, "forebay_modules", [module])
+        self._composes = _composes(holders, modules)
         _one_thread()
 
     def seed(self, words: list[int]) -> None:
@@ -153,7 +137,7 @@ class Stage:
             _one_thread()
 
 
-def _main(main: Optional[str]) -> types.ModuleType:
+def import_main(main: Optional[str]) -> types.ModuleType:
     """The script or module that the trainer runs, under the name ``__mp_main__``, as multiprocessing imports it."""
     if not main:
         raise ImportError("no script is known for `__main__`; put the function into a module")
@@ -169,7 +153,7 @@ def _file(module: types.ModuleType) -> str:
 
 
 def _source_digest(module: types.ModuleType) -> str:
-    """Of the module's file; empty where it has none."""
+    """The digest of the module's file; empty without a file."""
     try:
         with open(_file(module), "rb") as file:
             return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
@@ -184,9 +168,11 @@ def tell(connection: socket.socket, arena: int, said: dict[str, Any]) -> None:
     connection.sendall((0).to_bytes(8, "little") + len(text).to_bytes(8, "little"))
 
 
-def _composes(found: Any, module: types.ModuleType) -> list[Any]:
-    """Albumentations' pipelines, which have generators of their own."""
-    candidates = [found, *vars(module).values(), *getattr(found, "__dict__", {}).values()]
+def _composes(holders: list[Any], modules: list[types.ModuleType]) -> list[Any]:
+    """Albumentations' pipelines, which have separate generators."""
+    candidates = [*holders]
+    candidates += [value for module in modules for value in vars(module).values()]
+    candidates += [value for holder in holders for value in getattr(holder, "__dict__", {}).values()]
 
     def is_compose(one: Any) -> bool:
         return hasattr(one, "set_random_seed") and type(one).__module__.startswith("albumentations")
@@ -199,7 +185,7 @@ def _composes(found: Any, module: types.ModuleType) -> list[Any]:
 
 
 def _one_thread() -> None:
-    """One native thread: workers are as many as there are cores for them."""
+    """Limits native threads to one: there are as many workers as cores for them."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     if "cv2" in sys.modules:
@@ -207,7 +193,7 @@ def _one_thread() -> None:
 
 
 def raised(error: BaseException, own_frames: int) -> dict[str, str]:
-    """An exception as the daemon passes it on, without this package's own frames."""
+    """An exception in the form that the daemon passes on, without this package's frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
         trace = trace.tb_next
@@ -220,10 +206,10 @@ def raised(error: BaseException, own_frames: int) -> dict[str, str]:
 
 
 class _Arena:
-    """The memory that is shared with the daemon: two sides, one for each call that is on its way.
+    """The memory that is shared with the daemon: two sides, each for one call.
 
-    While the function runs, calls can only be read, and where a call has several rows, results too: those of the call
-    before may still be read by the daemon. What writes there at random ends the worker.
+    While the function runs, the calls are mapped read-only. If calls have several rows, so are the results: the daemon
+    may still read those of the previous call. Native code that writes there by mistake crashes the worker.
     """
 
     def __init__(self, descriptor: int, is_guarded: bool) -> None:
@@ -237,8 +223,13 @@ class _Arena:
         self._mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
     def mark(self, row: int) -> None:
-        """Says which row is under call."""
+        """Records the row of the current call."""
         self._words[0] = row
+
+    def mark_begun_line(self, is_begun: bool) -> None:
+        """Records whether output is not logged yet: at its end, the daemon waits for that."""
+        if self._words[1] != is_begun:
+            self._words[1] = is_begun
 
     def call(self, start: int, end: int) -> mmap.mmap:
         """The call in the side at ``start``, up to its byte ``end``."""
@@ -247,20 +238,30 @@ class _Arena:
             memory = self._calls[start] = self._mapped(start, end, mmap.PROT_READ)
         return memory
 
-    @contextlib.contextmanager
-    def results(self, start: int, begin: int, end: int) -> Iterator[mmap.mmap]:
-        """The results in the side at ``start``, from its byte ``begin`` to ``end``, for writing."""
+    def write(self, start: int, at: int, value: Any) -> None:
+        """Writes bytes or an array to byte ``at`` of the side at ``start``, in native order and C order."""
+        if isinstance(value, np.ndarray):
+            if value.nbytes >= _MAPPED_BYTES:
+                self._write_mapped(start, at, value)
+                return
+            value = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        written = os.pwrite(self._descriptor, value, start + at) if len(value) else 0
+        while written < len(value):
+            written += os.pwrite(self._descriptor, value[written:], start + at + written)
+
+    def _write_mapped(self, start: int, at: int, value: "np.ndarray[Any, Any]") -> None:
+        end = at + value.nbytes
         memory = self._results.get(start)
         if memory is None or len(memory) < end:
             memory = self._results[start] = self._mapped(start, end, mmap.PROT_READ | mmap.PROT_WRITE)
             self._protect(memory, 0, len(memory), mmap.PROT_READ)
-        begin -= begin % mmap.PAGESIZE
+        begin = at - at % mmap.PAGESIZE
         self._protect(memory, begin, end, mmap.PROT_READ | mmap.PROT_WRITE)
-        yield memory
+        np.ndarray(value.shape, value.dtype, memory, at)[...] = value
         self._protect(memory, begin, end, mmap.PROT_READ)
 
     def _mapped(self, start: int, end: int, access: int) -> mmap.mmap:
-        # With some room, so that rows of many sizes do not map it anew one by one.
+        # With some margin, so that rows of many sizes do not cause a new mapping each.
         pages = (end + end // 4) // mmap.PAGESIZE + 1
         return mmap.mmap(self._descriptor, pages * mmap.PAGESIZE, prot=access, offset=start)
 
@@ -278,9 +279,18 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
     names_text, inputs, outputs = b"", [], []
     sampler = Sampler(lambda: stage.is_called)
     times: Optional[TransformTimes] = None
+    readable = select.poll()
+    readable.register(connection, select.POLLIN)
     while True:
+        # A worker is killed when the daemon ends, so a line is not kept while nothing is called.
+        if log is not None and log.has_rest() and not readable.poll(_IDLE_MILLISECONDS):
+            log.end_lines()
+            arena.mark_begun_line(False)
         message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
         if len(message) < _MESSAGE.size:
+            if log is not None:
+                log.end_lines()
+                arena.mark_begun_line(False)
             return
         begun_ns = time.monotonic_ns()
         number, start, header_at, header_bytes, reply_at = _MESSAGE.unpack(message)
@@ -293,7 +303,7 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
             names = json.loads(names_text)
             inputs, outputs = names["inputs"], names["outputs"]
         at += names_bytes
-        reply = _Reply()
+        reply = _Reply(arena, start, reply_at)
         if flags & _TIMED:
             times = times or TransformTimes()
             times.begin()
@@ -320,11 +330,12 @@ def serve(stage: Stage, connection: socket.socket, descriptor: int, log: Optiona
         arena.mark(_NO_ROW)
         if log is not None:
             log.sample = None
+            arena.mark_begun_line(log.has_rest())
         if flags & _TIMED and times is not None:
             reply.timed(times.end())
         reply.stacks = sampler.take()
         reply.times.append(begun_ns)
-        connection.sendall(_ANSWER.pack(number, reply.finish(arena, start, reply_at, flags & _PROBE)))
+        connection.sendall(_ANSWER.pack(number, reply.finish(flags & _PROBE)))
 
 
 def _records(header: bytes, at: int, count: int) -> tuple[list[Any], int]:
@@ -346,7 +357,8 @@ def _sample(memory: mmap.mmap, names: list[str], records: list[Any]) -> dict[str
     for name, (kind, dtype, shape, offset, size) in zip(names, records):
         if kind == _ARRAY:
             array = np.ndarray(shape, _DTYPES[dtype], memory, offset)
-            sample[name] = array.copy() if shape else array.item()
+            # A number keeps its type, so that a function which passes it on does not change the batch.
+            sample[name] = array.copy() if shape else array.item() if array.dtype in _OF_PYTHON else array[()]
         elif kind == _INTEGER:
             sample[name] = offset - (1 << 64) if offset >> 63 else offset
         elif kind == _FLOAT:
@@ -358,34 +370,38 @@ def _sample(memory: mmap.mmap, names: list[str], records: list[Any]) -> dict[str
 
 
 class _Reply:
-    """A reply: its records first, the bytes behind room for them."""
+    """A reply: its records first, then the data that they point to.
 
-    def __init__(self) -> None:
+    A row's results are in the arena before the next row is called: the function may use their memory again.
+    """
+
+    def __init__(self, arena: _Arena, start: int, reply_at: int) -> None:
+        self._arena = arena
+        self._start = start
+        self._reply_at = reply_at
         self._head = bytearray()
-        self._arrays: list[tuple[int, Any, int]] = []
-        self._bytes = 0
+        # Where the next result goes.
+        self._end = reply_at + _MAX_REPLY_BYTES
         self._probed: list[Any] = []
-        # Of each row, and when the call began; `finish` adds when it ended.
+        # For each row, and the start of the call; `finish` adds its end.
         self.times: list[int] = []
         self.stacks = b""
 
     def values(self, result: dict[str, Any], names: list[str]) -> None:
         if len(result) != len(names) or any(name not in result for name in names):
             raise ValueError(f"the function returned the fields {list(result)}, and {names} for the first samples")
-        head, arrays, size = bytearray(b"\0"), [], self._bytes
+        head, end = bytearray(b"\0"), self._end
         for name in names:
             kind, dtype, shape, value, length = _plain(name, result[name])
             if kind in _NUMBER:
                 head += _NUMBER[kind].pack(kind, value)
                 continue
-            start = (size + 63) & -64
-            # The offset is known when all records are.
-            arrays.append((start, value, len(self._head) + len(head) + 8))
-            head += _RECORD.pack(kind, dtype, len(shape), start, length) + _SHAPES[len(shape)].pack(*shape)
-            size = start + length
+            at = (end + 63) & -64
+            self._arena.write(self._start, at, value)
+            head += _RECORD.pack(kind, dtype, len(shape), at, length) + _SHAPES[len(shape)].pack(*shape)
+            end = at + length
         self._head += head
-        self._arrays += arrays
-        self._bytes = size
+        self._end = end
 
     def raised(self, error: dict[str, str], is_probe: int) -> None:
         if is_probe:
@@ -405,35 +421,23 @@ class _Reply:
         self._probed.append({"fields": fields, "digest": digest.hexdigest()})
 
     def timed(self, transforms: list[tuple[str, int]]) -> None:
-        """What a call took that is a probe as well: the function, and the transforms in it."""
+        """The times of a probing call: of the function, and of the transforms in it."""
         function_ns = sum(self.times[1::2]) - sum(self.times[0::2])
         self._probed.append({"function_ns": function_ns, "transforms": transforms})
 
-    def finish(self, arena: _Arena, start: int, reply_at: int, is_probe: int) -> int:
-        """Writes it; its length without what its records point to."""
+    def finish(self, is_probe: int) -> int:
+        """Writes it; returns its length without the data of its records."""
         if is_probe:
             self._head += json.dumps(self._probed).encode()
         else:
-            self._head += struct.pack(f"<{len(self.times)}Q", *self.times)
-            ended_at = len(self._head)
-            self._head += b"\0" * 8 + len(self.stacks).to_bytes(4, "little") + self.stacks
-        first = reply_at + -(-len(self._head) // 64) * 64
-        with arena.results(start, reply_at, first + self._bytes) as memory:
-            for place, value, record in self._arrays:
-                at = first + place
-                struct.pack_into("<Q", self._head, record, at)
-                if isinstance(value, bytes):
-                    memory[at : at + len(value)] = value
-                elif value.size:
-                    np.ndarray(value.shape, value.dtype, memory, at)[...] = value
-            if not is_probe:
-                struct.pack_into("<Q", self._head, ended_at, time.monotonic_ns())
-            memory[reply_at : reply_at + len(self._head)] = bytes(self._head)
+            self._head += struct.pack(f"<{len(self.times) + 1}Q", *self.times, time.monotonic_ns())
+            self._head += len(self.stacks).to_bytes(4, "little") + self.stacks
+        self._arena.write(self._start, self._reply_at, self._head)
         return len(self._head)
 
 
 def _plain(name: str, value: Any) -> tuple[int, int, tuple[int, ...], Any, int]:
-    """A result's kind, type, shape, value and bytes."""
+    """A result's kind, type, shape, value and bytes; an array in native byte order."""
     if type(value) is np.ndarray and (code := _CODES.get(value.dtype)) is not None:
         return _ARRAY, code, value.shape, value, value.nbytes
     if isinstance(value, str):
@@ -442,15 +446,21 @@ def _plain(name: str, value: Any) -> tuple[int, int, tuple[int, ...], Any, int]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         return _BYTES, 0, (), data, len(data)
-    if isinstance(value, (bool, int, np.integer, np.bool_)):
+    if isinstance(value, bool):
+        value = np.bool_(value)
+    if isinstance(value, np.generic) and value.dtype not in _OF_PYTHON and value.dtype in _CODES:
+        return _ARRAY, _CODES[value.dtype], (), np.asarray(value), value.nbytes
+    if isinstance(value, (int, np.integer)):
         return _INTEGER, 0, (), int(value), 0
     if isinstance(value, (float, np.floating)):
         return _FLOAT, 0, (), float(value), 0
     if not isinstance(value, np.ndarray):
         value = _array(name, value)
-    code = _CODES.get(value.dtype.newbyteorder("="))
+    native = value.dtype.newbyteorder("=")
+    code = _CODES.get(native)
     if code is None:
         raise TypeError(f"`{name}` has the type {value.dtype}, which a batch cannot hold; convert it with .astype()")
+    value = np.asarray(value, native)
     return _ARRAY, code, value.shape, value, value.nbytes
 
 

@@ -1,4 +1,4 @@
-"""Where a training step's time goes: the wait for the batch, the trainer's work, and the phases that the trainer names.
+"""Times a training step: the wait for the batch, the trainer's work, and the phases that the trainer names.
 
 A timer belongs to one training thread of one rank. It communicates with other ranks only by the barriers that the user
 requests; `_straggler` compares the ranks.
@@ -94,7 +94,7 @@ class StepTimer:
         return self.steps()
 
     def __bool__(self) -> bool:
-        # A timer is true whatever the loader's length.
+        # A timer is truthy whatever the loader's length.
         return True
 
     def __len__(self) -> int:

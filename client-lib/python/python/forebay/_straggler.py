@@ -28,7 +28,8 @@ _MATTERS = 0.05
 # The smallest reported ratio of a stage's time, and of a batch's size, to the other ranks'.
 _SLOWER_STAGE = 1.3
 _LARGER_BATCH = 1.2
-# Ranks are named as slow if one of them is the slowest in this share of the slow steps; else the straggler moves.
+# Ranks are named as slow if, in at least this share of the slow steps, one of them is the slowest. Otherwise the
+# slowest rank changes from step to step.
 _STEADY = 0.6
 
 
@@ -164,7 +165,7 @@ def _find_slow_phase(figures: Sequence[RankFigures], matters: float) -> Optional
 
 
 def _waits_by_step(figures: Sequence[RankFigures]) -> list[list[float]]:
-    """The waits of all ranks, a list for each step that every rank has kept."""
+    """The waits of all ranks, a list for each step that every rank has recorded."""
     first = max(rank.waits_from_step for rank in figures)
     last = min(rank.waits_from_step + len(rank.waits) for rank in figures)
     return [[rank.waits[step - rank.waits_from_step] for rank in figures] for step in range(first, last)]
@@ -205,7 +206,7 @@ def _waits_for_data(
 
 
 def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str, Optional[str], str]:
-    """Cause, stage and explanation: the loader's measurements compared with those of the ranks that are not late."""
+    """Cause, stage and explanation: the loader's measurements compared with the ranks that are not late."""
     more_bytes = _ratio(slowest.batch_bytes, [rank.batch_bytes for rank in others])
     more_samples = _ratio(slowest.batch_samples, [rank.batch_samples for rank in others])
     # A larger sample takes longer in every stage, which does not make the stage slow.
@@ -216,7 +217,7 @@ def _why_late(slowest: RankFigures, others: Sequence[RankFigures]) -> tuple[str,
         usual = low_median(same) * fair
         if not same or stage.seconds < _SLOWER_STAGE * usual:
             continue
-        # The cost in the stage's output, which makes `concurrency` samples at once.
+        # The additional time per sample that leaves the stage, which processes `concurrency` samples at once.
         excess = (stage.seconds - usual) / stage.concurrency
         if found is None or excess > found[0]:
             found = excess, stage, usual

@@ -1,19 +1,31 @@
-"""What a loader's first argument, its ``overrides`` and its keyword arguments say: a target, and keys to override."""
+"""Resolves a loader's first argument, its ``overrides`` and its keyword arguments: a target, and keys to override."""
 
 import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Optional, TypedDict, Union
+from dataclasses import dataclass, field
+from typing import Any, Literal, Optional, Protocol, TypedDict, Union
 
+from ._data_loader_arguments import ARGUMENTS, keys_of_arguments
+from ._dataset import dataset_config, is_dataset
 from ._exceptions import ConfigError
 from ._stages import stage_keys
+from ._weights import hand_over_weights
 
-Target = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
+
+class MapDataset(Protocol):
+    """The methods of a map-style Dataset."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any) -> Any: ...
+
+
+Target = Union[str, "os.PathLike[str]", Mapping[str, Any], MapDataset, None]
 
 
 class ConfigKeys(TypedDict, total=False):
-    """The keyword arguments of a loader that are keys of its configuration. None is as if left out."""
+    """The keyword arguments of a loader that are keys of its configuration. None means absent."""
 
     preset: Optional[str]
     batch_size: Optional[int]
@@ -21,6 +33,46 @@ class ConfigKeys(TypedDict, total=False):
     seed: Optional[int]
     shuffle: Union[bool, Literal["blocks"], None]
     stages: Optional[Mapping[str, Callable[..., Any]]]
+    # Of a Dataset object.
+    transform: Optional[Callable[[Any], Any]]
+    # Arguments of torch.utils.data.DataLoader that have a meaning here.
+    num_workers: Optional[int]
+    drop_last: Optional[bool]
+    sampler: Any
+    batch_sampler: Any
+    collate_fn: Any
+    pin_memory: Optional[bool]
+    pin_memory_device: Optional[str]
+    persistent_workers: Optional[bool]
+    prefetch_factor: Optional[int]
+    worker_init_fn: Any
+    generator: Any
+    multiprocessing_context: Any
+    in_order: Optional[bool]
+
+
+@dataclass
+class Resolved:
+    """A loader's resolved arguments."""
+
+    # The target's kind and its text, for the native module.
+    kind: str
+    text: str
+    # Keys that override the target's, each with its value as JSON.
+    keys: list[tuple[str, str]]
+    # The descriptor of a Dataset object's memory.
+    object: Optional[int] = None
+    # Objects that must live as long as the loader.
+    held: list[Any] = field(default_factory=list)
+
+    @property
+    def is_dataset(self) -> bool:
+        return self.object is not None
+
+    def close(self) -> None:
+        """Closes the object's memory: the daemon has it."""
+        if self.object is not None:
+            os.close(self.object)
 
 
 _KEYS = {
@@ -32,47 +84,115 @@ _KEYS = {
 }
 
 
-def resolve_target(
-    target: Target, overrides: Optional[Mapping[str, Any]], keywords: Mapping[str, Any]
-) -> tuple[str, str, list[tuple[str, str]]]:
-    """The target's kind and text for the native module, and the overridden keys with their values as JSON."""
+def resolve_target(target: Any, overrides: Optional[Mapping[str, Any]], keywords: Mapping[str, Any]) -> Resolved:
+    """Resolves the target, ``overrides`` and the keyword arguments of a loader; the caller closes the result."""
+    has_object = is_dataset(target)
     keys = dict(overrides or {})
     for key, value in stage_keys(keywords.get("stages")).items():
         if key in keys:
             raise ConfigError(f"`{key}` is given twice: in `stages` and in `overrides`")
         keys[key] = value
-    for name, value in keywords.items():
-        if name == "stages":
-            continue
-        if name not in _KEYS:
-            nearest = difflib.get_close_matches(name, [*_KEYS, "stages"], 1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else "other keys go into `overrides`"
-            raise TypeError(f"a loader has no keyword argument {name!r}; {hint}")
-        if value is None:
-            continue
-        if _KEYS[name] in keys:
-            raise ConfigError(f"`{_KEYS[name]}` is given twice: as {name}={value!r} and in `overrides`")
-        keys[_KEYS[name]] = value
-    kind = "word"
-    if target is None:
-        kind, text = "first", ""
+    transform = keywords.get("transform") if has_object else None
+    for name, (key, of) in _named_keys(keywords, has_object):
+        if key in keys:
+            raise ConfigError(f"`{key}` is given twice: as {name} and in `overrides`")
+        keys[key] = of
+    resolved = Resolved("word", "", [])
+    if has_object:
+        _refuse_keys_of_files(keys)
+        plain, resolved.object = dataset_config(target, transform)
+        resolved.kind, resolved.text = "json", to_json("the configuration", plain)
+    elif target is None:
+        resolved.kind = "first"
     elif isinstance(target, Mapping):
         plain, dotted = _split_dotted(target)
-        kind, text = "json", to_json("the configuration", plain)
+        plain, held = hand_over_weights(plain)
+        resolved.held += held
+        resolved.kind, resolved.text = "json", to_json("the configuration", plain)
         keys = {**dotted, **keys}
     else:
-        path = os.fspath(target)
-        # A bare word is a stream's name; given as a path object, it is a path.
-        is_path = not isinstance(target, str) or os.sep in path
-        text = os.path.abspath(path) if not isinstance(target, str) else path
-        if is_path and os.path.isdir(path):
-            if not any(key == "preset" or key.split(".")[0] == "stage" for key in keys):
-                raise ConfigError(
-                    f"`{path}` is a folder, and what to do with its files is not said: give a preset, such as "
-                    'Loader(folder, batch_size=64, preset="imagenet-train"), or a configuration file'
-                )
-            kind, text = "json", to_json("the configuration", {"dataset": {"path": os.path.abspath(path)}})
-    return kind, text, [(key, to_json(f"`{key}`", value)) for key, value in keys.items()]
+        resolved.kind, resolved.text = _of_path(target, keys)
+    try:
+        keys, held = hand_over_weights(keys)
+        resolved.held += held
+        resolved.keys = [(key, to_json(f"`{key}`", value)) for key, value in keys.items()]
+    except BaseException:
+        resolved.close()
+        raise
+    return resolved
+
+
+def _named_keys(keywords: Mapping[str, Any], has_object: bool) -> list[tuple[str, tuple[str, Any]]]:
+    """The keys of keyword arguments, each with the argument's name in messages."""
+    found: list[tuple[str, tuple[str, Any]]] = []
+    arguments = {name: value for name, value in keywords.items() if name in ARGUMENTS}
+    if has_object:
+        arguments.pop("transform", None)
+    shuffle = keywords.get("shuffle")
+    for name, value in arguments.items():
+        for pair in keys_of_arguments({name: value, "shuffle": shuffle}, has_object).items():
+            if pair != ("order.shuffle", shuffle):
+                found.append((f"{name}={value!r}", pair))
+    for name, value in keywords.items():
+        if name == "stages" or name in ARGUMENTS:
+            continue
+        if name not in _KEYS:
+            nearest = difflib.get_close_matches(name, [*_KEYS, *ARGUMENTS, "stages"], 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else "other keys go into `overrides`"
+            raise TypeError(f"a loader has no keyword argument {name!r}; {hint}")
+        if value is not None:
+            found.append((f"{name}={value!r}", (_KEYS[name], value)))
+    return found
+
+
+def _refuse_keys_of_files(keys: Mapping[str, Any]) -> None:
+    """Refuses keys that a Dataset object has no place for."""
+    if "batch.size" not in keys:
+        raise ConfigError("batch_size= is required: the samples of a batch, for each rank")
+    for key in keys:
+        if key == "preset":
+            raise ConfigError(
+                f"preset={keys[key]!r} decodes and crops picture files, and the target is a Dataset object, whose "
+                "items are what `__getitem__` returns; leave the preset out, or give it with the folder of files in "
+                "place of the Dataset"
+            )
+        if key == "listen.socket":
+            raise ConfigError(
+                "`listen.socket` is for a daemon that several clients attach to, and a Dataset object is run by the "
+                "daemon of its own loader alone; leave the key out"
+            )
+
+
+# Suffixes of files with samples, and of lists of them.
+_OF_DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".tar", ".bin", ".npy", ".npz", ".tfrecord")
+_PACKED = (".gz", ".zst", ".xz", ".bz2")
+
+
+def _of_path(target: Union[str, "os.PathLike[str]"], keys: Mapping[str, Any]) -> tuple[str, str]:
+    """The kind and the text of a target that is a path, a URL or a word."""
+    path = os.fspath(target)
+    is_url = "://" in path
+    # A bare word is a stream's name; given as a path object, it is a path.
+    is_path = not isinstance(target, str) or os.sep in path
+    named = path.rpartition("/")[2].lower()
+    while named.endswith(_PACKED):
+        named = named.rpartition(".")[0]
+    if is_url or (named.endswith(_OF_DATA) and not os.path.isdir(path)):
+        what = "a URL" if is_url else "a file of data"
+        start = "" if is_url else f"; `forebay init {path}` writes one for it"
+        raise ConfigError(
+            f"`{path}` is {what}, and a loader takes a configuration{start}. Or give it as data: "
+            f'Loader({{"dataset.path": "{path}"}}, batch_size=64, …), with a preset or with `stage`, what is done with '
+            "each sample"
+        )
+    if is_path and os.path.isdir(path):
+        if not any(key == "preset" or key.split(".")[0] == "stage" for key in keys):
+            raise ConfigError(
+                f"`{path}` is a folder, and what to do with its files is not said: give a preset, such as "
+                'Loader(folder, batch_size=64, preset="imagenet-train"), or a configuration file'
+            )
+        return "json", to_json("the configuration", {"dataset": {"path": os.path.abspath(path)}})
+    return "word", os.path.abspath(path) if not isinstance(target, str) else path
 
 
 def _split_dotted(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -99,7 +99,7 @@ class DeviceTensors:
         self._held: deque[list[tuple[str, Any]]] = deque()
         self._ahead = ahead
         self._wanted: list[tuple[list[int], Any]] = []
-        # The field of each tensor; None: it is small, and its memory is its own.
+        # The field of each tensor; None: it is small and in separate memory.
         self._counted: list[Optional[str]] = []
         self._makers: list[tuple[str, Callable[[list[Any], int, list[int]], Any]]] = []
         self._read_schema(tensors, batch_size)

@@ -1,4 +1,4 @@
-"""What the transforms of torchvision and albumentations take within the user's function, for ``forebay doctor``."""
+"""Times the transforms of torchvision and albumentations within the user's function, for ``forebay doctor``."""
 
 import sys
 import threading
@@ -11,21 +11,21 @@ _MAX_NAMES = 256
 
 
 class TransformTimes:
-    """Times every transform that is called, wherever the function has it from, by its class.
+    """Times every transform that is called, by its class.
 
-    The classes' ``__call__`` is replaced, and stays so: only workers that are asked for times do it. A transform's time
-    is without that of the transforms within it."""
+    The classes' ``__call__`` is replaced permanently, but only in workers that measure times. A transform's time
+    excludes the transforms within it."""
 
     def __init__(self) -> None:
         self._is_on = False
         self._timed = threading.get_ident()
         self._replaced: set[type] = set()
-        # Of each transform under call, outermost first: itself, and the nanoseconds of those within it.
+        # For each running transform, outermost first: itself, and the nanoseconds of the transforms within it.
         self._running: list[list[Any]] = []
         self._spent: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Times all calls from now on."""
+        """Starts timing all calls."""
         for name, module in list(sys.modules.items()):
             if _is_of_a_package(name):
                 for one in list(vars(module).values()):
@@ -41,7 +41,7 @@ class TransformTimes:
 
     def _replace(self, kind: type) -> None:
         owner = next((base for base in kind.__mro__ if "__call__" in vars(base)), None)
-        # One that inherits from a class of the package is timed by that one's.
+        # A class that inherits from one of the package is timed by the inherited method.
         if owner is None or kind in self._replaced or (owner is not kind and _is_of_a_package(owner.__module__)):
             return
         changed: Any = kind
@@ -75,7 +75,7 @@ def _is_of_a_package(module: str) -> bool:
 
 
 def _name(kind: type) -> Optional[str]:
-    """``torchvision.Resize`` of both its versions; none of a class of the user's, whatever it is derived from."""
+    """``torchvision.Resize`` for both of its versions; None for a user-defined class, whatever its base class."""
     if not _is_of_a_package(kind.__module__):
         return None
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"

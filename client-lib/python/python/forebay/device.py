@@ -31,7 +31,7 @@ class Loader(_loader.Loader):
     An array supports DLPack, versioned and legacy, and the CUDA array interface, and shares its batch's memory without
     a copy. The memory is reused when every array of the batch and every consumer's view of it is dropped, and the work
     queued until then on the consumers' streams is complete. A field of up to 64 KiB in a full batch, such as labels,
-    has memory of its own and holds no batch. A field in the layout ``NHWC`` has that shape.
+    is in separate memory and holds no batch. A field in the layout ``NHWC`` has that shape.
 
     Args:
         device: the GPU's index among those visible to the process (CUDA_VISIBLE_DEVICES).

@@ -10,7 +10,7 @@ the CPU, JAX creates an array from an aligned NumPy array without a copy, regard
 accelerator, JAX reads the slot itself and holds the NumPy array until the transfer is complete (``HandleNumpyArray`` in
 jaxlib's ``py_values.cc``) and JAX next releases such references (``python_ref_manager.h``): then the slot returns.
 
-The module has no transfer engine of its own, and does not pin the ring for JAX.
+The module uses JAX's transfers, and does not pin the ring for JAX.
 """
 
 import gc
@@ -97,11 +97,11 @@ class Loader(_loader.Loader):
                 "different lengths cannot be split over devices; give one device, or None and place the field yourself"
             )
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         # The epoch begins here and not at the first `next`, so that iter() itself raises EpochsFinished. Such an
         # iterator holds no batch, and continues after an exception.
         epoch = self._begin()
-        return iter(lambda: self._next_batch(epoch), None)
+        return self._formed(iter(lambda: self._next_batch(epoch), None))
 
     def _next_batch(self, epoch: Iterator[dict[str, Any]]) -> Optional[dict[str, Any]]:
         arrays = self._take(epoch)
@@ -123,7 +123,7 @@ class Loader(_loader.Loader):
         return batch
 
     def _take(self, epoch: Iterator[dict[str, Any]]) -> Optional[dict[str, Any]]:
-        """The next batch's slot. Where too many are held, it is by transfers under way: waits for the oldest one."""
+        """The next batch's slot. If too many are held, transfers in progress hold them: waits for the oldest one."""
         deadline = None
         while True:
             try:
@@ -138,9 +138,9 @@ class Loader(_loader.Loader):
                     if array is not None and not array.is_deleted():
                         array.block_until_ready()
             else:
-                # Their arrays are gone or were donated: nothing is left to wait on but the slots themselves.
+                # Their arrays were dropped or donated: only the slots can be waited for.
                 time.sleep(_PAUSE_SECONDS)
-            # JAX lets a NumPy array go some time after its transfer, at the latest when Python collects garbage.
+            # JAX releases a NumPy array some time after its transfer, at the latest when Python collects garbage.
             gc.collect(0)
 
     def _place(self, array: Any) -> Any:
@@ -154,7 +154,7 @@ class Loader(_loader.Loader):
             return self.device.memory_kind not in (None, "device") or any(
                 device.platform not in _ACCELERATORS for device in self.device.device_set
             )
-        # As device_put does: a default device that the program has set goes first.
+        # As device_put does: a default device set by the program takes precedence.
         device = self.device or jax.config.jax_default_device or jax.default_backend()
         return getattr(device, "platform", device) not in _ACCELERATORS
 
@@ -171,7 +171,7 @@ def _convert(value: Any, place: Callable[[Any], Any]) -> Any:
 
 
 def _copy_for_jax(array: Any) -> Any:
-    """A copy in the type that JAX gives it, aligned so that JAX takes it over and does not copy it again."""
+    """A copy with JAX's type for it, aligned so that JAX does not copy it again."""
     dtype = jax.dtypes.canonicalize_dtype(array.dtype)
     size_bytes = array.size * dtype.itemsize
     memory = numpy.empty(size_bytes + _ALIGNMENT_BYTES, numpy.uint8)

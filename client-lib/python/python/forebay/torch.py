@@ -107,12 +107,12 @@ class Loader(_loader.Loader):
             for name, dtype, _, ragged, channels_last in self._terms["tensors"]
         }
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         # The epoch begins here and not at the first `next`, so that iter() itself raises EpochsFinished.
         if self._on_device is not None:
-            return self._begin()
+            return self._formed(self._begin())
         # `map` holds no reference to a batch.
-        return map(self._convert, self._begin())
+        return self._formed(map(self._convert, self._begin()))
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         if self._on_device is None:

@@ -77,7 +77,7 @@ impl Upload {
     /// Begins the next epoch: as [`Loader::begin_epoch`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::begin_epoch`].
     pub fn begin_epoch(&mut self) -> Result<(), Error> {
         self.move_loader(Loader::begin_epoch)?;
         self.is_open = true;
@@ -88,7 +88,7 @@ impl Upload {
     /// Seeks to a position: as [`Loader::seek`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::seek`].
     pub fn seek(&mut self, position: Position) -> Result<(), Error> {
         self.move_loader(move |loader| loader.seek(position))
     }
@@ -107,7 +107,7 @@ impl Upload {
     /// The stream's state as handed over to the user: as [`Loader::state`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::state`].
     pub fn state(&self, held_back: usize) -> Result<State, Error> {
         let (position, substitutes) = self.cursor.lookback(held_back)?;
         Ok(State::of(&self.terms, position, substitutes))
@@ -116,7 +116,7 @@ impl Upload {
     /// Resumes from a saved state: as [`Loader::load_state`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::load_state`].
     pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
         if !force && let Some(differences) = state.differences(&self.terms) {
             return Err(Error::StateMismatch(differences));
@@ -128,7 +128,7 @@ impl Upload {
     /// The daemon's statistics: as [`Loader::stats`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::stats`].
     pub fn stats(&mut self) -> Result<String, Error> {
         self.command(Loader::stats)
     }
@@ -136,7 +136,7 @@ impl Upload {
     /// The names of the classes: as [`Loader::classes`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::classes`].
     pub fn classes(&mut self) -> Result<Vec<String>, Error> {
         self.command(Loader::classes)
     }
@@ -144,10 +144,18 @@ impl Upload {
     /// The files of samples: as [`Loader::paths`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Loader::paths`].
     pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
         let samples = samples.to_vec();
         self.command(move |loader| loader.paths(&samples))
+    }
+
+    /// The label of every sample: as [`Loader::labels`].
+    ///
+    /// # Errors
+    /// As [`Loader::labels`].
+    pub fn labels(&mut self) -> Result<Vec<i64>, Error> {
+        self.command(Loader::labels)
     }
 
     /// The private daemon's process id, and how often a dead daemon was replaced.

@@ -1,26 +1,26 @@
-//! From a file, a dict and overrides to a [`Config`], and back to TOML.
+//! Builds a [`Config`] from a file, a dict and overrides, and writes it as TOML.
 //!
-//! The order is: the preset, the user's keys over it, the overrides over both, then variables, then meaning. Whether
-//! files exist, and whether operations fit the dataset, is not checked here; nor are the keys of formats, storages and
-//! operations, which those read themselves.
+//! The order is: the preset, the user's keys over it, the overrides over both, then variables, then validation. Not
+//! checked here: whether files exist, whether operations fit the dataset, and the keys of formats, storages and
+//! operations, which their owners read.
 
 use std::path::Path;
 
 use crate::datasets::read_datasets;
-use crate::error::{ConfigError, SourceLocation};
-use crate::expand::{Environment, expand_all};
 use crate::model::{
     BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig,
     OrderConfig, RingConfig, SecurityConfig, SessionConfig, TopLevel,
 };
 use crate::output::{OutputConfig, read_output};
 use crate::overrides::Override;
-use crate::parse::{from_json, parse_toml};
-use crate::presets::{merge, preset_tree};
-use crate::section::{Section, unknown_key};
+use crate::presets::{is_of_preset, merge, preset_tree};
 use crate::stages::{FetchConfig, PythonConfig, StageConfig, read_stages};
-use crate::table::{Keys, Table};
-use crate::value::{Located, Value, toml_key};
+use forebay_keys::{ConfigError, SourceLocation};
+use forebay_keys::{Environment, expand_all};
+use forebay_keys::{Keys, Table};
+use forebay_keys::{Located, Value, toml_key};
+use forebay_keys::{Section, unknown_key};
+use forebay_keys::{from_json, parse_toml};
 
 /// All tables of keys, in the order of the reference.
 pub(crate) const TABLES: [Table; 16] = [
@@ -48,18 +48,18 @@ const ROOT_KEYS: [&str; 16] = [
     "output", "ring", "errors", "cpu", "listen", "session", "security",
 ];
 
-/// What messages call a dict.
+/// The source's name of a dict in messages.
 pub(crate) const DICT: &str = "the dict";
 
-/// What a dict without a name is called.
+/// The default name of a dict's stream.
 const NAME_OF_A_DICT: &str = "stream";
 
-/// What one configuration file describes: defaults filled in, paths absolute, units applied.
+/// A complete configuration: defaults filled in, paths absolute, units applied.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The stream's name: the file's stem, or `stream` for a dict.
     pub name: String,
-    /// What messages call the configuration's source.
+    /// The configuration's source in messages.
     pub source: String,
     /// `[dataset]`, or the first `[[dataset]]`.
     pub dataset: DatasetConfig,
@@ -89,22 +89,22 @@ pub struct Config {
     pub session: SessionConfig,
     /// `[security]`.
     pub security: SecurityConfig,
-    /// What was read, for the locations of keys.
+    /// The input, for the locations of keys.
     pub(crate) tree: Located,
 }
 
-/// Where a configuration comes from.
+/// The origin of a configuration.
 pub(super) struct Origin<'a> {
     /// The stream's name.
     pub(super) name: String,
-    /// What messages call it.
+    /// The source in messages.
     pub(super) source: String,
-    /// Where relative paths start; absolute.
+    /// The folder of relative paths; absolute.
     pub(super) folder: &'a Path,
 }
 
 impl Config {
-    /// Reads under way at once: at the start, which are the fewest, and at most.
+    /// Concurrent reads: initially, which is also the minimum, and at most.
     #[must_use]
     pub fn reads(&self) -> (u32, u32) {
         self.fetch.reads(self.datasets().any(|dataset| dataset.is_remote()))
@@ -113,8 +113,8 @@ impl Config {
     /// Reads a TOML file. Relative paths in it and in the overrides start at the file's folder.
     ///
     /// # Errors
-    /// When the file cannot be read, or at the first mistake in it or in an override: names location, key, what was
-    /// expected and the nearest valid key.
+    /// The file cannot be read, or it or an override has a mistake: names location, key, what was expected and the
+    /// nearest valid key.
     pub fn from_file(path: &Path, overrides: &[Override]) -> Result<Self, ConfigError> {
         let source = path.display().to_string();
         let unreadable = |reason: String| {
@@ -132,7 +132,7 @@ impl Config {
         resolve(Origin { name, source: source.clone(), folder }, tree, overrides, &environment)
     }
 
-    /// Reads the text of a file called `name` in `folder`, as [`from_file`](Self::from_file) does, with no variable set.
+    /// Reads the text of a file called `name` in `folder`, like [`from_file`](Self::from_file), without variables.
     pub fn from_text(
         name: &str,
         folder: &Path,
@@ -143,15 +143,16 @@ impl Config {
         resolve(origin, parse_toml(name, text)?, overrides, &|_| None)
     }
 
-    /// Reads what [`resolved_toml`](Self::resolved_toml) wrote. Messages name `source`, as those of the daemon before did.
+    /// Reads the output of [`resolved_toml`](Self::resolved_toml). Messages name `source`, as the previous daemon's
+    /// did.
     pub fn from_resolved(name: &str, source: &str, text: &str) -> Result<Self, ConfigError> {
         let (name, source, folder) = (name.to_owned(), source.to_owned(), Path::new("/"));
         let tree = parse_toml(&source, text)?;
         resolve(Origin { name, source, folder }, tree, &[], &|_| None)
     }
 
-    /// Reads a dict that stands for a file. `name` becomes the stream's name (empty: `stream`); relative paths start
-    /// at `base_folder`.
+    /// Reads a dict in place of a file. `name` becomes the stream's name (empty: `stream`); relative paths start at
+    /// `base_folder`.
     ///
     /// # Errors
     /// As [`from_file`](Self::from_file), without lines.
@@ -173,7 +174,7 @@ impl Config {
         resolve(origin, tree, overrides, &|name| std::env::var_os(name))
     }
 
-    /// Where the key at a path such as `["batch", "size"]` stands, or the nearest table above it.
+    /// The location of the key at a path such as `["batch", "size"]`, or of the nearest table above it.
     pub fn location(&self, path: &[&str]) -> SourceLocation {
         let mut located = &self.tree;
         for key in path {
@@ -185,16 +186,31 @@ impl Config {
         located.location.clone()
     }
 
+    /// Whether the key at a path comes from a preset, without being overridden.
+    pub fn is_of_preset(&self, path: &[&str]) -> bool {
+        let found = path.iter().try_fold(&self.tree, |located, key| located.get(key));
+        found.is_some_and(|located| is_of_preset(&located.location))
+    }
+
+    /// The keys of the table at a path.
+    pub fn keys_at(&self, path: &[&str]) -> Vec<&str> {
+        let found = path.iter().try_fold(&self.tree, |located, key| located.get(key));
+        match found.map(|located| &located.value) {
+            Some(Value::Table(entries)) => entries.iter().map(|(key, _)| key.as_str()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether a key is given, by a file, a preset or an override.
     pub fn is_given(&self, path: &[&str]) -> bool {
         path.iter().try_fold(&self.tree, |located, key| located.get(key)).is_some()
     }
 
-    /// The configuration as TOML in which every key has its value; keys whose default is absence are left out.
-    /// Reading it gives the same configuration.
+    /// The configuration as TOML with the values of all keys, except for keys that are unset by default. Reading it
+    /// gives the same configuration.
     pub fn resolved_toml(&self) -> String {
         let mut text = Text(String::new());
-        // One that has a name stands in a list, or may.
+        // A named dataset is, or may be, one of a list.
         let (head, storage_head) = match self.dataset.name {
             Some(_) => ("[[dataset]]", "\n[dataset.storage]"),
             None => ("[dataset]", "\n[storage]"),
@@ -218,7 +234,7 @@ impl Config {
         for stage in &self.stages {
             text.section("\n[[stage]]", stage);
         }
-        // An operation on batches that calls a function names it so.
+        // An operation on batches that calls a function is written with its name.
         let mut batch_operations = self.batch.operations.iter();
         if self.stages.iter().any(|stage| stage.python.is_some())
             || batch_operations.any(|operation| operation.get("call").is_some())
@@ -241,7 +257,7 @@ impl Config {
     }
 }
 
-/// A resolved configuration while it is written.
+/// A resolved configuration being written.
 struct Text(String);
 
 impl Text {
@@ -253,14 +269,14 @@ impl Text {
         }
     }
 
-    /// The keys that another crate has read.
+    /// Keys that another crate has read.
     fn entries(&mut self, section: &Section) {
         for (key, located) in section.entries() {
             self.line(&toml_key(key), &located.value);
         }
     }
 
-    /// Tables in an array have lines of their own.
+    /// Tables in an array are written on separate lines.
     fn line(&mut self, key: &str, value: &Value) {
         let text = match value {
             Value::Array(items)
@@ -275,7 +291,7 @@ impl Text {
     }
 }
 
-/// A table of the keys that differ from their defaults, some of which have no meaning for every field.
+/// A table of the keys that differ from their defaults, some of which do not apply to every field.
 fn without_defaults<T: Keys>(keys: &T) -> Value {
     let default = |name: &str| T::TABLE.keys.iter().find(|key| key.name == name)?.default_value();
     let entries =
@@ -322,7 +338,7 @@ pub(super) fn resolve(
     Ok(config)
 }
 
-/// Preset, user's tree, overrides and variables.
+/// Merges preset, user's tree, overrides and variables.
 fn merge_all(
     mut tree: Located,
     overrides: &[Override],
@@ -346,7 +362,7 @@ fn merge_all(
     Ok(tree)
 }
 
-/// Before anything is read: a misspelt table would otherwise show as a missing key.
+/// Checked first: a misspelt table would otherwise be reported as a missing key.
 fn refuse_unknown_root_keys(tree: &Located) -> Result<(), ConfigError> {
     let Value::Table(entries) = &tree.value else {
         return Ok(());

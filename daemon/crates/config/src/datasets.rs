@@ -1,17 +1,17 @@
-//! Reads `[dataset]`, or `[[dataset]]` several times, and what holds for all of them.
+//! Reads `[dataset]` or several `[[dataset]]`, and the keys that apply to all of them.
 
-use crate::error::ConfigError;
-use crate::kind::Kind;
 use crate::model::{CacheConfig, DatasetConfig, Limits};
-use crate::section::Section;
 use crate::single_keys::DatasetName;
-use crate::table::Keys;
-use crate::value::{Located, Value};
+use forebay_keys::ConfigError;
+use forebay_keys::Keys;
+use forebay_keys::Kind;
+use forebay_keys::Section;
+use forebay_keys::{Located, Value};
 
-/// Reads `[dataset]` or `[[dataset]]`, and what stands outside of it and holds for all.
+/// Reads `[dataset]` or `[[dataset]]`, and keys outside of it that apply to all datasets.
 ///
 /// # Errors
-/// No dataset, a name that comes twice, or a value that is not of its key's kind.
+/// There is no dataset, a name is repeated, or a value is not of its key's kind.
 pub(super) fn read_datasets(
     root: &mut Section,
 ) -> Result<(DatasetConfig, Vec<DatasetConfig>), ConfigError> {
@@ -56,7 +56,7 @@ pub(super) fn read_datasets(
         if let Some(earlier) = datasets.iter().find(|dataset| dataset.name.as_ref() == Some(&name))
         {
             let message = format!(
-                "two datasets are called `{name}`; the other one stands at {}",
+                "two datasets are called `{name}`; the other one is at {}",
                 earlier.own.location()
             );
             return Err(dataset.own.error_at("name", message));
@@ -72,7 +72,7 @@ pub(super) fn read_datasets(
     Ok((first, datasets))
 }
 
-/// A key that holds for the whole stream: it may stand in any of the datasets.
+/// A key that applies to the whole stream: it may be in any of the datasets.
 fn hold_for_all<T: Copy + PartialEq>(
     datasets: &mut [DatasetConfig],
     key: &'static str,
@@ -86,7 +86,7 @@ fn hold_for_all<T: Copy + PartialEq>(
         let value = *of(dataset);
         if given.is_some_and(|earlier| earlier != value) {
             let message = format!(
-                "`{}` holds for all datasets and differs from an earlier one: give it once",
+                "`{}` applies to all datasets and differs from an earlier one: give it once",
                 dataset.own.key_path(key)
             );
             return Err(dataset.own.error_at(key, message));

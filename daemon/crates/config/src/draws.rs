@@ -1,30 +1,30 @@
-//! What an epoch draws: the keys of datasets and of `[order]` together.
+//! The draws of an epoch: the keys of datasets and of `[order]` together.
 
 use std::iter;
 use std::path::PathBuf;
 
 use crate::config::Config;
-use crate::error::{ConfigError, SourceLocation};
 use crate::model::DatasetConfig;
 use crate::single_keys::Shuffle;
-use crate::value::Value;
 use crate::weight_steps::WeightSteps;
+use forebay_keys::Value;
+use forebay_keys::{ConfigError, SourceLocation};
 
-/// What an epoch draws, as the configuration has it.
+/// The configured draws of an epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DrawsConfig {
     /// Each sample of one dataset once.
     Once,
-    /// Each sample of each dataset so many times.
+    /// Each sample of each dataset this many times.
     Repeats(Vec<f64>),
-    /// So many samples in all, divided by the datasets' weights.
+    /// This many samples in total, divided by the datasets' weights.
     Weights {
         /// `order.samples_per_epoch`.
         samples_per_epoch: u64,
-        /// One a dataset.
+        /// One per dataset.
         weights: Vec<WeightSteps>,
     },
-    /// So many samples of one dataset, by the weights in a file, with replacement.
+    /// This many samples of one dataset, by the weights in a file, with replacement.
     WeightsOfSamples {
         /// `order.samples_per_epoch`.
         samples_per_epoch: u64,
@@ -39,12 +39,12 @@ impl Config {
         iter::once(&self.dataset).chain(&self.more_datasets)
     }
 
-    /// The same, to be changed.
+    /// The datasets, mutable.
     pub fn datasets_mut(&mut self) -> impl Iterator<Item = &mut DatasetConfig> {
         iter::once(&mut self.dataset).chain(&mut self.more_datasets)
     }
 
-    /// Where a key of the dataset of that place stands, or the nearest table above it.
+    /// The location of a key of the dataset with this number, or of the nearest table above it.
     pub fn dataset_location(&self, place: usize, key: &str) -> SourceLocation {
         let item = match self.tree.get("dataset").map(|located| &located.value) {
             Some(Value::Array(items)) => items.get(place),
@@ -54,7 +54,7 @@ impl Config {
         located.unwrap_or(&self.tree).location.clone()
     }
 
-    /// What an epoch draws.
+    /// The draws of an epoch.
     pub fn draws(&self) -> DrawsConfig {
         match (self.order.samples_per_epoch, &self.order.weights) {
             (Some(samples_per_epoch), Some(path)) => {
@@ -74,10 +74,10 @@ impl Config {
         }
     }
 
-    /// Checks the keys of datasets and of `[order]` against one another.
+    /// Checks the keys of datasets and of `[order]` against each other.
     ///
     /// # Errors
-    /// Keys that contradict each other.
+    /// Keys contradict each other.
     pub(crate) fn check_draws(&self) -> Result<(), ConfigError> {
         let order = |key: &str, message: &str| {
             Err(ConfigError::new(&self.location(&["order", key]), message))
@@ -117,7 +117,7 @@ impl Config {
                 Err(own.error_at(key, format!("`{}` {rest}", own.key_path(key))))
             };
             if dataset.weight.is_some() && dataset.repeat.is_some() {
-                return fail("weight", "stands beside `repeat`: give one of them");
+                return fail("weight", "cannot be combined with `repeat`: give one of them");
             }
             if dataset.weight.is_some() && length.is_none() {
                 return fail(
@@ -126,12 +126,12 @@ impl Config {
                 );
             }
             if dataset.weight.is_some() && weights.is_some() {
-                return fail("weight", "stands beside `order.weights`: give one of them");
+                return fail("weight", "cannot be combined with `order.weights`: give one of them");
             }
             if dataset.repeat.is_some() && length.is_some() {
                 return fail(
                     "repeat",
-                    "stands beside `order.samples_per_epoch`, which says how long an epoch is: give `weight`, or leave one of them out",
+                    "cannot be combined with `order.samples_per_epoch`, which sets the length of an epoch: give `weight`, or leave one of them out",
                 );
             }
             let is_one_of_many = has_weights || !self.more_datasets.is_empty();
@@ -165,7 +165,7 @@ impl Config {
     }
 }
 
-/// The positions at which any of the weights changes, in order, with the run's start.
+/// The positions at which any of the weights changes, in order, including the run's start.
 pub fn weight_changes(weights: &[WeightSteps]) -> Vec<u64> {
     let mut all: Vec<u64> = weights.iter().flat_map(WeightSteps::changes).chain([0]).collect();
     all.sort_unstable();
@@ -184,14 +184,14 @@ mod tests {
     const TWO: &str =
         "[[dataset]]\nname = \"web\"\npath = \"a\"\nWEB\n[[dataset]]\npath = \"b\"\nOTHER\n";
 
-    /// Two datasets with more keys of each, and of `[order]`.
+    /// Two datasets with additional keys of each, and of `[order]`.
     fn two(web: &str, other: &str, order: &str) -> Result<Config, String> {
         let datasets = TWO.replace("WEB", web).replace("OTHER", other);
         read(&format!("{HEAD}order = {{ {order} }}\n{datasets}")).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn datasets_have_names_and_keys_of_their_own() {
+    fn datasets_have_separate_names_and_keys() {
         let config = two("format = \"npy\"", "repeat = 2.5\nlimit = 7", "").unwrap();
         let names: Vec<_> =
             config.datasets().map(|dataset| dataset.name.clone().unwrap()).collect();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dataset_of_a_list_is_that_dataset() {
+    fn list_of_one_dataset_equals_that_dataset() {
         let one = read(&format!("{HEAD}[[dataset]]\npath = \"a\"\n")).unwrap();
         let plain = read(&format!("{HEAD}[dataset]\npath = \"a\"\n")).unwrap();
         assert_eq!((one.draws(), plain.draws()), (DrawsConfig::Once, DrawsConfig::Once));
@@ -264,13 +264,13 @@ mod tests {
                 "weight = 1\nrepeat = 2",
                 "weight = 1",
                 "samples_per_epoch = 9",
-                ":7: `dataset.web.weight` stands beside `repeat`",
+                ":7: `dataset.web.weight` cannot be combined with `repeat`",
             ),
             (
                 "weight = 1",
                 "repeat = 2",
                 "samples_per_epoch = 9",
-                ":10: `dataset.1.repeat` stands beside `order.samples_per_epoch`",
+                ":10: `dataset.1.repeat` cannot be combined with `order.samples_per_epoch`",
             ),
             ("weight = 0", "weight = 0", "samples_per_epoch = 9", "every dataset has `weight = 0`"),
             (
@@ -298,7 +298,7 @@ mod tests {
                 "",
                 "name = \"web\"",
                 "",
-                "two datasets are called `web`; the other one stands at train.toml:4",
+                "two datasets are called `web`; the other one is at train.toml:4",
             ),
             ("", "name = \"a b\"", "", ":10: `dataset.1.name` must be 1 to 64 letters"),
             ("", "", "weights = \"w.npy\"", ":3: `order.weights` needs `order.samples_per_epoch`"),
@@ -312,7 +312,7 @@ mod tests {
                 "read_timeout = \"3s\"",
                 "read_timeout = \"4s\"",
                 "",
-                ":10: `dataset.1.read_timeout` holds for all",
+                ":10: `dataset.1.read_timeout` applies to all",
             ),
         ] {
             let error = two(web, other, order).unwrap_err();
@@ -339,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_all_may_stand_in_any() {
+    fn keys_for_all_datasets_may_be_in_any() {
         let config = two("", "read_timeout = \"3s\"", "").unwrap();
         assert!(config.datasets().all(|dataset| dataset.read_timeout.as_secs() == 3));
     }
 
     #[test]
-    fn a_dataset_may_have_a_storage_of_its_own() {
+    fn dataset_may_have_a_separate_storage() {
         let text = format!(
             "{HEAD}storage.region = \"x\"\n{}",
             TWO.replace("WEB", "[dataset.storage]\nregion = \"y\"").replace("OTHER", "")
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_lies_under_each_and_overrides_reach_each() {
+    fn presets_and_overrides_apply_to_each_dataset() {
         let text = "preset = \"imagenet-train\"\nbatch.size = 4\n[[dataset]]\nname = \"web\"\npath = \"a\"\n[[dataset]]\npath = \"b\"\nformat = \"webdataset\"\n";
         let overrides = set(&["dataset.web.repeat=2", "dataset.1.path=/c"]);
         let config = read_with(text, &overrides).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolved_list_reads_as_itself() {
+    fn resolved_list_of_datasets_round_trips() {
         let config = two(
             "repeat = 0.5\nfields = { x = { from = \"a\" } }",
             "[dataset.storage]\nregion = \"y\"",

@@ -1,19 +1,19 @@
-//! The digests by which a saved state recognises the configuration it belongs to.
+//! Digests by which a saved state recognises its configuration.
 
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::config::Config;
 use super::single_keys::Shuffle;
-use super::value::Value;
+use forebay_keys::Value;
 
 impl Config {
-    /// What decides the bytes of a sample at a place in an epoch, beside data and stream version: eight bytes of BLAKE3
-    /// for each of [`CONFIG_PARTS`]: the seed, the shuffle, all operations in order, and the output. So a client can say
-    /// which of them differs. The order of keys within a table does not count, nor how operations are split into stages:
-    /// draws are keyed by an operation's place over all stages.
+    /// Digests of everything that determines the bytes of a sample at a position of an epoch, besides data and stream
+    /// version: eight bytes of BLAKE3 for each of [`CONFIG_PARTS`]: the seed, the shuffle, all operations in order, and
+    /// the output. So a client can report which of them differs. The order of keys within a table is irrelevant, and so
+    /// is the division of operations into stages: draws are keyed by an operation's position over all stages.
     ///
-    /// Left out is what a continued run may change: batch size, `last`, epochs, world, threads, memory, paths, hosts, and
-    /// who finishes an image: the bytes are the same.
+    /// Settings that may differ in a continued run are excluded: batch size, `last`, epochs, world, threads, memory,
+    /// paths, hosts, and whether an image is finished on the GPU: the bytes are the same.
     ///
     /// `batch_operations` are the name and the arguments of each operation on complete batches, in order.
     pub fn fingerprint<'o>(
@@ -33,7 +33,7 @@ impl Config {
                 update_with_value(operations, &operation.value);
             }
             if let Some(python) = &stage.python {
-                // No kind of value: no operation can be taken for it. The module's source is no part of it.
+                // Not the tag of a value, so it differs from every operation. The module's source is not included.
                 operations.update(b"P");
                 update_with_text(operations, python);
                 let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());
@@ -41,7 +41,7 @@ impl Config {
             }
         }
         for (name, arguments) in batch_operations {
-            // No kind of value: none of the operations above can be taken for it.
+            // Not the tag of a value, so it differs from every operation above.
             operations.update(b"B");
             update_with_text(operations, name);
             update_with_text(operations, &arguments);
@@ -59,7 +59,7 @@ impl Config {
                     output.update(&value.to_bits().to_le_bytes());
                 }
             }
-            // How far apart ragged rows lie is no part of their bytes.
+            // The distance of ragged rows does not affect their bytes.
             output.update(&[u8::from(field.ragged)]);
         }
         let mut parts = [0; 32];
@@ -70,19 +70,19 @@ impl Config {
     }
 }
 
-/// A string with its length before it, so that neighbours cannot run together.
+/// A string preceded by its length, so that adjacent strings are unambiguous.
 fn update_with_text(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());
 }
 
-/// A value with its kind before it; a whole number counts as the float of the same value.
+/// A value preceded by its kind; a whole number equals the float of the same value.
 fn update_with_value(hasher: &mut blake3::Hasher, value: &Value) {
     match value {
         Value::Bool(value) => {
             hasher.update(&[b'b', u8::from(*value)]);
         }
-        #[expect(clippy::cast_precision_loss, reason = "only told apart, not computed with")]
+        #[expect(clippy::cast_precision_loss, reason = "only distinguished, not computed with")]
         Value::Integer(value) => {
             hasher.update(b"n");
             hasher.update(&(*value as f64).to_bits().to_le_bytes());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_operations_and_their_arguments_change_the_part_of_operations() {
+    fn batch_operations_and_their_arguments_change_the_operations_digest() {
         let dict = serde_json::json!({
             "preset": "imagenet-train",
             "dataset": { "path": "images" },
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_bytes_changes_its_own_part_of_the_fingerprint() {
+    fn settings_that_change_bytes_change_their_part_of_the_fingerprint() {
         let base = fingerprint(&[]);
         for (argument, part) in [
             ("order.seed=1", "order.seed"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_continued_run_may_change_does_not() {
+    fn settings_that_a_continued_run_may_change_do_not() {
         let base = fingerprint(&[]);
         for argument in [
             "batch.size=5",
@@ -204,14 +204,14 @@ mod tests {
         }
     }
 
-    /// Another digest for the same configuration refuses every state that was saved before.
+    /// Another digest for the same configuration would refuse every saved state.
     #[test]
-    fn the_fingerprint_is_pinned() {
+    fn fingerprint_is_pinned() {
         let found = blake3::Hash::from_bytes(fingerprint(&[])).to_hex();
         assert_eq!(
             found.as_str(),
             "cf19ef978abc293ac25a688adf68e6be25d410dd0d4c99adf0bc6b9b7485dba5",
-            "states saved before would be refused"
+            "saved states would be refused"
         );
     }
 }

@@ -1,12 +1,13 @@
-//! The mistakes that users make, and what the messages about them say.
+//! Users' mistakes and the messages about them.
 
 use proptest::prelude::*;
 
 use super::config::TABLES;
 use super::testing::{FOUR_LINES, NUMPY, numpy, read, read_with, set};
-use super::{Config, ConfigError, Override};
+use super::{Config, Override};
+use forebay_keys::ConfigError;
 
-/// Lines after the eight of `numpy`, ` | ` between them; then the line, how the message starts, and what it also says.
+/// Lines after the eight of `numpy`, separated by ` | `; then the line, the message's start, and its other parts.
 const MISTAKES: &str = r#"
 [order] | sede = 1
     => 10: unknown key `order.sede` … did you mean `order.seed`?
@@ -61,7 +62,7 @@ const MISTAKES: &str = r#"
 [[stage]] | name = "copy" | operations = []
     => 9: two stages are called `copy` … train.toml:6
 [[stage]] | name = "fetch" | operations = []
-    => 11: `stage.fetch.operations` … `concurrency` alone
+    => 11: `stage.fetch.operations` … takes only `concurrency`
 [[stage]] | name = "fetch" | concurency = 2
     => 11: unknown key `stage.fetch.concurency` … did you mean `stage.fetch.concurrency`?
 [[stage]] | name = "fetch" | concurrency = "all"
@@ -71,9 +72,9 @@ const MISTAKES: &str = r#"
 [[stage]]
     => 9: `stage.name` is required: 1 to 32 letters
 [[operations]]
-    => 9: unknown key `operations`; operations on samples stand in a stage … `[[batch.operations]]`
+    => 9: unknown key `operations`; operations on samples belong to a stage … `[[batch.operations]]`
 [[operations]] | op = "resize"
-    => 9: unknown key `operations`; operations on samples stand in a stage
+    => 9: unknown key `operations`; operations on samples belong to a stage
 [[stage]] | name = "b" | [stage.operations]
     => 11: `stage.b.operations` must be an array of tables such as … or [] for none, not a table
 [[stage]] | name = "b"
@@ -101,17 +102,15 @@ const MISTAKES: &str = r#"
 [[stage]] | name = "fetch" | threads = 2
     => 11: unknown key `stage.fetch.threads`; valid keys: name, concurrency
 [output] | a = { mean = [0.5] }
-    => 10: `output.a`: mean stands without std … both or none
+    => 10: `output.a`: mean is given without std … both or none
 [output] | a = { std = [0.5] }
-    => 10: `output.a`: std stands without mean
+    => 10: `output.a`: std is given without mean
 [output] | a = { mean = [0.5, 0.5], std = [1.0] }
     => 10: `output.a`: mean has 2 values and std has 1
 [output] | a = { mean = [0.5], std = [0] }
     => 10: `output.a.std` must be above 0
 [output] | a = { mean = [0.5], std = [1], dtype = "uint8" }
     => 10: `output.a`: mean and std need a float dtype
-[output] | a = { ragged = true }
-    => 10: `output.a`: a ragged field needs `max_bytes` … 4MiB
 [output] | a = { max_bytes = 5 }
     => 10: `output.a`: `max_bytes` and `compact` are for ragged … `ragged = true`
 [output] | a = { ragged = true, max_bytes = 5, layout = "NCHW" }
@@ -170,7 +169,8 @@ preset=x
     => `preset`: unknown preset `x`
     "#;
 
-/// Checks the message of each mistake of a table: its start after `place`, its other parts, and that it is one line.
+/// Checks the message of each mistake of a table: its start after `place`, its other parts, and that it is a single
+/// line.
 fn assert_messages(table: &str, place: &str, read: impl Fn(&str) -> Result<Config, ConfigError>) {
     let mut lines = table.trim().lines();
     while let (Some(mistake), Some(expected)) = (lines.next(), lines.next()) {
@@ -192,7 +192,7 @@ fn every_mistake_names_place_key_and_remedy() {
 }
 
 #[test]
-fn what_must_be_there_is_asked_for() {
+fn missing_required_keys_are_reported() {
     assert_messages(MISSING, "train.toml:", read);
     let error = read("").unwrap_err().to_string();
     assert!(error.starts_with("train.toml:1: `dataset.path` is required: a local path"), "{error}");
@@ -200,7 +200,7 @@ fn what_must_be_there_is_asked_for() {
 }
 
 #[test]
-fn mistakes_in_overrides_say_that_they_are_there() {
+fn mistakes_in_overrides_name_the_override() {
     assert_messages(OVERRIDES, "--set: ", |argument| read_with(FOUR_LINES, &set(&[argument])));
     for argument in ["batch.size", "=3", "a..b=3", "batch.size=[1", "a\"b=3"] {
         assert!(Override::from_argument(argument).is_err(), "{argument}");
@@ -209,7 +209,7 @@ fn mistakes_in_overrides_say_that_they_are_there() {
 }
 
 #[test]
-fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
+fn too_long_socket_path_is_refused_with_its_length() {
     let long = format!("[listen]\nsocket = \"/{}\"\n", "s".repeat(107));
     let error = read(&numpy(&long)).unwrap_err().to_string();
     assert!(error.starts_with("train.toml:10: `listen.socket` has 108 bytes"), "{error}");
@@ -220,9 +220,9 @@ fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
 const ALPHABET: &[u8] = b"[]{}=.\"'#, \n0-9eE$:+abstru\xc3\xa4\x00";
 
 proptest! {
-    /// A file may be anything; the answer is a configuration or a message on one line.
+    /// Any file gives a configuration or a message of one line.
     #[test]
-    fn no_file_makes_the_program_panic(
+    fn arbitrary_files_do_not_panic(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4, 0usize..ALPHABET.len()), 1..12),
     ) {
         let mut text = format!("{}[output]\na = {{ ragged = true, max_bytes = \"5KiB\" }}\n[cpu]\ncores = \"1-3\"\n", numpy(""))
@@ -240,8 +240,8 @@ proptest! {
     }
 }
 
-/// Every key with values of every kind and at every edge: a message that names the key, or a configuration that
-/// prints itself.
+/// Every key with values of every kind, including edge cases: the result is a message that names the key, or a
+/// configuration that can be printed.
 #[test]
 fn every_key_takes_or_refuses_every_kind_of_value() {
     let tables = [

@@ -1,28 +1,29 @@
-//! Every key of the configuration but those of stages, output fields, formats and operations: name, kind, unit, default
-//! and words in one place. Checks of one key against another stand behind its table.
+//! All keys of the configuration except those of stages, output fields, formats and operations: name, kind, unit,
+//! default and description in one place. Checks of one key against another follow its table.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::data_path::{DataPath, is_url};
-use crate::error::ConfigError;
-use crate::kind::{
-    AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
-};
+use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
-use crate::section::Section;
 use crate::single_keys::{
     Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle,
     SocketPath,
 };
 use crate::weight_steps::Weight;
-use crate::{keys, words};
+use forebay_keys::ConfigError;
+use forebay_keys::Section;
+use forebay_keys::{
+    AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
+};
+use forebay_keys::{DataPath, is_url};
+use forebay_keys::{keys, words};
 
-/// The longest path that a Unix socket's address holds (108 bytes with the closing zero).
+/// The longest path of a Unix socket (108 bytes with the terminating zero).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 const GIBIBYTE: u64 = 1 << 30;
-/// Where Pillow raises its `DecompressionBombError`: twice its `MAX_IMAGE_PIXELS`.
+/// The limit of Pillow's `DecompressionBombError`: twice its `MAX_IMAGE_PIXELS`.
 const MAX_PIXELS: u64 = 2 * 89_478_485;
 
 keys! {
@@ -34,11 +35,11 @@ keys! {
 }
 
 words! {
-    /// Whether what is learned of JPEG files is kept.
+    /// Whether marks of JPEG files are stored.
     pub enum JpegIndexing {
-        /// It is.
+        /// They are.
         Auto = "auto",
-        /// It is not, and nothing that was is used.
+        /// They are not, and stored ones are not used.
         Off = "off",
     }
 }
@@ -51,7 +52,7 @@ keys! {
         /// an epoch holds each sample so many times, and of 2.5 half of them a third time; see
         /// [Mixtures](training.md#mixtures)
         pub repeat: Amount, "times an epoch", absent("1.0");
-        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` beside the other datasets' weights; a list
+        /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` relative to the other datasets' weights; a list
         /// such as `[3, { from = 2_000_000, weight = 1 }]` changes it at positions of the run; see
         /// [Weights that change](training.md#weights-that-change)
         pub weight: Weight, "", absent("none");
@@ -60,9 +61,9 @@ keys! {
         pub path: DataPath, "", required;
         /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
         /// `litdata`, `tfrecord`, `coco`, `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the
-        /// one that reads most of what lies at the path
+        /// one that reads most of the files at the path; `python` is set by `Loader(dataset)`
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
-        /// a file that lists the samples to use, one path a line, relative to `dataset.path`
+        /// a file that lists the samples to use, one path a line, relative to `dataset.path` or as `loader.paths()` gives it
         pub ids: LocalPath, "", absent("all samples");
         /// use only the first so many samples
         pub limit: AtLeastOne, "samples", absent("all");
@@ -73,8 +74,8 @@ keys! {
         /// how long a storage that is away (any I/O error, a mount that is gone, reads that hang) is waited for, at start,
         /// in the run and when a daemon is restarted; see [Outages](#outages)
         pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
-        /// `"auto"`: what decoding learns of JPEG files is kept beside the index, and makes later decodings quicker; see
-        /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is kept, and nothing that was is used
+        /// `"auto"`: what decoding learns of JPEG files is stored next to the index, and makes later decodings faster; see
+        /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is stored, and nothing stored earlier is used
         pub jpeg_index: JpegIndexing, "", default(JpegIndexing::Auto);
         /// the most that this file grows to; never more than 2 % of the data that were read
         pub jpeg_index_bytes: ByteSize, "bytes", default(4 * GIBIBYTE);
@@ -82,12 +83,14 @@ keys! {
     with {
         /// `[limits]`.
         pub limits: Limits,
-        /// The keys that this crate does not know: the format's own.
+        /// The keys that this crate does not define: the format's keys.
         pub own: Section,
-        /// `[storage]`, whose keys are those of the storage that a URL names.
+        /// `[storage]`, with the keys of the URL's storage.
         pub storage: Section,
         /// `[cache]`.
         pub cache: CacheConfig,
+        /// For `format = "python"`: the trainer's Dataset, which is sent with the configuration.
+        pub object: Option<DatasetObject>,
     }
 }
 
@@ -97,7 +100,7 @@ impl DatasetConfig {
         is_url(&self.path)
     }
 
-    /// The files beside the data that the configuration names; the format's keys must be resolved.
+    /// The files besides the data that the configuration names; the format's keys must be resolved.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let own = self.own.entries().iter().filter_map(|(_, located)| located.value.as_text());
         let own = own.filter(|text| text.starts_with('/')).map(Path::new);
@@ -112,8 +115,8 @@ keys! {
         /// a folder on a fast disk, shared by all ranks, runs and streams of this user; see
         /// [storage.md](storage.md#a-cache-on-disk)
         pub path: LocalPath, "", absent("nothing is kept");
-        /// the most that may lie there
-        pub size: SomeBytes, "bytes", absent("what lies there and 75 % of what is free at the start");
+        /// the maximal size of all entries
+        pub size: SomeBytes, "bytes", absent("the size at the start and 75 % of what is free then");
         /// what stays free of the disk, whatever `size` says
         pub keep_free: ByteSize, "bytes", absent("10 GiB, or a tenth of a small disk");
     }
@@ -161,7 +164,7 @@ keys! {
     }
 }
 
-/// `order.blocks` where it is left out.
+/// The default of `order.blocks`.
 const OPEN_BLOCKS: u64 = 8;
 
 impl OrderConfig {
@@ -183,7 +186,7 @@ fn check_order(order: &mut OrderConfig, section: &Section) -> Result<(), ConfigE
 }
 
 words! {
-    /// What becomes of an epoch's samples that fill no whole global batch.
+    /// What happens to an epoch's samples that do not fill a global batch.
     pub enum Last {
         /// They are left out, and counted.
         Drop = "drop",
@@ -233,7 +236,7 @@ fn check_ring(ring: &mut RingConfig, section: &Section) -> Result<(), ConfigErro
 }
 
 words! {
-    /// What a bad sample leads to.
+    /// The reaction to a bad sample.
     pub enum OnBadSample {
         /// The stream ends with an error that names the sample.
         Fail = "fail",
@@ -243,7 +246,7 @@ words! {
 }
 
 words! {
-    /// What a sample leads to whose file alone cannot be read, after its retries.
+    /// The reaction to a sample whose file cannot be read, after its retries.
     pub enum OnUnreadable {
         /// The stream ends with an error that names the file.
         Fail = "fail",
@@ -264,7 +267,7 @@ keys! {
         pub budget: BadSampleBudget, "of an epoch's samples", default(BadSampleBudget::Share(0.001));
         /// a file to which each substituted sample is added as a line of JSON; see below
         pub quarantine: LocalPath, "", absent("none");
-        /// a sample, a read or a trainer that has not moved for so long is named in the log, in `forebay stats` and in
+        /// a sample, a read or a trainer without progress for this long is named in the log, in `forebay stats` and in
         /// the client's time-out
         pub stall_after: TimeSpan, "", default(Duration::from_secs(30));
     }
@@ -328,7 +331,7 @@ keys! {
         pub allow_uids: Vec<u32>, "user ids", default(Vec::new());
         /// a group whose members may connect
         pub group: Group, "group name or id", absent("none");
-        /// clients at once; one whose ring does not fit `ring.memory` beside the others' is refused
+        /// clients at once; one whose ring does not fit `ring.memory` together with the others' is refused
         pub max_sessions: Sessions, "sessions", default(4);
         /// offers rings under names in `/dev/shm` to clients that cannot receive descriptors and ask for them; see
         /// [protocol.md](protocol.md#named-segments) for what they give up
@@ -353,7 +356,7 @@ fn check_listen(listen: &mut ListenConfig, section: &Section) -> Result<(), Conf
         );
         return Err(section.error_at("socket", message));
     }
-    // Metrics have file names in them, so an address that other machines reach is named as such.
+    // Metrics contain file names, so an address that other machines reach is refused by default.
     if let Some(address) = listen.metrics
         && listen.metrics_from == MetricsFrom::Loopback
         && !address.ip().to_canonical().is_loopback()

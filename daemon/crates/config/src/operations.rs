@@ -1,7 +1,7 @@
-//! Lists of operations as the configuration has them. The registry of operations reads them.
+//! Lists of operations in the configuration, to be read by the registry of operations.
 
-use crate::kinds;
-use crate::value::{Located, Value};
+use forebay_keys::kinds;
+use forebay_keys::{Located, Value};
 
 kinds! {
     /// An array of tables, which the registry of operations reads.
@@ -17,7 +17,7 @@ kinds! {
     write(out) { Value::Array(out.clone()) }
     schema { "type": "array", "items": { "$ref": "#/definitions/operation" } }
 
-    /// As [`Operations`], of complete batches.
+    /// As [`Operations`], for complete batches.
     [pub] BatchOperations as Vec<Located>: "an array of tables such as [{ op = \"mixup\", alpha = 0.2 }], or [] for none", type "an array of tables";
     read(value) { Operations::read(value) }
     write(out) { Operations::write(out) }

@@ -1,19 +1,19 @@
-//! `[output]`: how each named field leaves the daemon.
+//! `[output]`: the form in which each named field is delivered.
 
 use forebay_protocol::tensor::{DType, MAX_NAME_BYTES, MAX_TENSORS};
 
-use crate::error::ConfigError;
-use crate::kind::SomeBytes;
-use crate::section::Section;
-use crate::table::Keys;
-use crate::value::{Located, Value};
-use crate::{keys, words};
+use forebay_keys::ConfigError;
+use forebay_keys::Keys;
+use forebay_keys::Section;
+use forebay_keys::SomeBytes;
+use forebay_keys::{Located, Value};
+use forebay_keys::{keys, words};
 
-/// The tensors that Forebay itself adds to a batch.
+/// The tensors that Forebay adds to a batch.
 const OWN_TENSORS: [&str; 2] = ["index", "valid"];
 
 words! {
-    /// How an image's axes lie in the output.
+    /// The order of an image's axes in the output.
     pub enum ImageLayout {
         /// Channels × height × width.
         Nchw = "NCHW",
@@ -23,11 +23,11 @@ words! {
 }
 
 words! {
-    /// What converts a field's rows to what `[output]` says.
+    /// Where a field's rows are converted to the `[output]` form.
     pub enum FinishedOn {
         /// The daemon.
         Cpu = "cpu",
-        /// The client's GPU, from the bytes as decoded.
+        /// The client's GPU, from the decoded bytes.
         Gpu = "gpu",
     }
 }
@@ -48,7 +48,7 @@ keys! {
         /// rows differ in their first dimension, as tokens `[n]` and boxes `[n, 4]` do; the other dimensions are the first sample's
         pub ragged: bool, "", default(false);
         /// the longest row; a longer one is a bad sample
-        pub max_bytes: SomeBytes, "bytes", absent("required if ragged");
+        pub max_bytes: SomeBytes, "bytes", absent("the dataset's longest row; required where it is not known");
         /// ragged only: rows are moved together, for one more copy
         pub compact: bool, "", default(false);
     }
@@ -58,10 +58,10 @@ keys! {
     }
 }
 
-/// Reads the table of fields out of the root.
+/// Takes the table of fields from the root.
 ///
 /// # Errors
-/// A field of a reserved or overlong name, and keys that contradict each other.
+/// A field has a reserved or too long name, or keys contradict each other.
 pub(super) fn read_output(root: &mut Section) -> Result<Vec<OutputConfig>, ConfigError> {
     let Some(output) = root.take_located("output") else {
         return Ok(Vec::new());
@@ -70,7 +70,7 @@ pub(super) fn read_output(root: &mut Section) -> Result<Vec<OutputConfig>, Confi
     let Value::Table(entries) = output.value else {
         return fail(format!("`output` must be a table of fields, not {}", output.value.kind()));
     };
-    // `index` and `valid` need room too.
+    // `index` and `valid` need room, too.
     let most = MAX_TENSORS - OWN_TENSORS.len();
     if entries.len() > most {
         return fail(format!(
@@ -118,8 +118,8 @@ fn check_field(field: &mut OutputConfig, section: &Section) -> Result<(), Config
             }
         }
         (None, None) => {}
-        (Some(_), None) => return fail("", "mean stands without std; give both or none"),
-        (None, Some(_)) => return fail("", "std stands without mean; give both or none"),
+        (Some(_), None) => return fail("", "mean is given without std; give both or none"),
+        (None, Some(_)) => return fail("", "std is given without mean; give both or none"),
     }
     if !field.ragged {
         if has("max_bytes") || has("compact") {
@@ -136,12 +136,6 @@ fn check_field(field: &mut OutputConfig, section: &Section) -> Result<(), Config
             "`{path}`: only images are finished on the GPU, and ragged rows are not images; leave `on` out"
         );
         return Err(section.error_at("on", message));
-    }
-    if !has("max_bytes") {
-        return fail(
-            "",
-            "a ragged field needs `max_bytes`, the most bytes of a row, such as \"4MiB\"",
-        );
     }
     if has("layout") || has("mean") {
         return fail(

@@ -1,37 +1,38 @@
 //! Keys set from outside the file: `--set batch.size=128`, `Loader(…, overrides={"batch.size": 128})`.
 //!
-//! A key is a path with dots. A step into an array is an element's place, or its `name` or `op`:
-//! `stage.preprocess.concurrency`, `stage.preprocess.operations.random-resized-crop.size`. A part with dots of its own
-//! stands in quotes: `output."a.b".dtype`.
+//! A key is a path with dots. An array's element is selected by its index, or by its `name` or `op`:
+//! `stage.preprocess.concurrency`, `stage.preprocess.operations.random-resized-crop.size`. A part that contains dots is
+//! quoted: `output."a.b".dtype`.
 
-use super::error::{ConfigError, SourceLocation};
-use super::parse::{from_json, parse_toml_value};
 use super::presets::merge_values;
-use super::value::{Located, Value, toml_key};
+use forebay_keys::{ConfigError, SourceLocation};
+use forebay_keys::{Located, Value, toml_key};
+use forebay_keys::{from_json, parse_toml_value};
 
-/// What messages call overrides.
+/// Sources of overrides in messages: a command's arguments, and a loader's (a dict with dotted keys, or keyword
+/// arguments).
 const ARGUMENT: &str = "--set";
-const DICT_OF_OVERRIDES: &str = "overrides";
+const LOADER: &str = "the loader's arguments";
 
 /// Whether a value was set from outside the file.
 pub(crate) fn is_override(value: &Located) -> bool {
-    matches!(&*value.location.source, ARGUMENT | DICT_OF_OVERRIDES)
+    matches!(&*value.location.source, ARGUMENT | LOADER)
 }
 
 /// One key and its new value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Override {
     path: Vec<String>,
-    /// `None` takes the key away, so that its default holds.
+    /// `None` removes the key, so that its default applies.
     value: Option<Located>,
     location: SourceLocation,
 }
 
 impl Override {
-    /// Reads the argument of `--set`: `KEY=VALUE` with a TOML value, or a bare word that stands for a string.
+    /// Reads the argument of `--set`: `KEY=VALUE` with a TOML value, or a bare word as a string.
     ///
     /// # Errors
-    /// When there is no `=`, the key has an empty part, or the value starts like TOML and is none.
+    /// There is no `=`, the key has an empty part, or the value starts like TOML but is invalid.
     pub fn from_argument(argument: &str) -> Result<Self, ConfigError> {
         let location = SourceLocation { source: ARGUMENT.into(), line: 0 };
         match argument.split_once('=') {
@@ -46,14 +47,14 @@ impl Override {
     /// A key with dots and the text of a TOML value, as given to `--set`.
     ///
     /// # Errors
-    /// When the key has an empty part, or the value starts like TOML and is none.
+    /// The key has an empty part, or the value starts like TOML but is invalid.
     pub fn from_toml(key: &str, text: &str) -> Result<Self, ConfigError> {
         let location = SourceLocation { source: ARGUMENT.into(), line: 0 };
         let (path, value) = (split_key(&location, key)?, parse_toml_value(&location, text)?);
         Ok(Self { path, value: Some(value), location })
     }
 
-    /// The key with its dots and the value as JSON text, as a control frame carries it; `None` for a key taken away.
+    /// The dotted key and the value as JSON text, for a control frame; `None` for a removed key.
     pub fn as_json(&self) -> Option<(String, String)> {
         let value = self.value.as_ref()?;
         let key: Vec<String> = self
@@ -64,7 +65,7 @@ impl Override {
         Some((key.join("."), value.value.to_json().to_string()))
     }
 
-    /// The line of TOML that sets the key below its first table's head. `None` for a key of no table and one taken away.
+    /// The line of TOML that sets the key in its first table. `None` for a key outside of tables and for a removed one.
     pub fn toml_line(&self) -> Option<String> {
         let (_, path) = self.path.split_first()?;
         let path: Vec<_> = path.iter().map(|part| toml_key(part)).collect();
@@ -72,12 +73,12 @@ impl Override {
         Some(format!("{} = {}", path.join("."), value.value.to_toml()))
     }
 
-    /// Reads a dict of overrides: keys with dots, or dicts within dicts. `None` (null) takes a key away.
+    /// Reads a dict of overrides: dotted keys, or nested dicts. `None` (null) removes a key.
     ///
     /// # Errors
-    /// When it is no dict, a key has an empty part, or a number does not fit.
+    /// It is not a dict, a key has an empty part, or a number does not fit.
     pub fn from_json(overrides: &serde_json::Value) -> Result<Vec<Self>, ConfigError> {
-        let location = SourceLocation { source: DICT_OF_OVERRIDES.into(), line: 0 };
+        let location = SourceLocation { source: LOADER.into(), line: 0 };
         let serde_json::Value::Object(entries) = overrides else {
             return Err(ConfigError::new(
                 &location,
@@ -92,15 +93,15 @@ impl Override {
         Ok(all)
     }
 
-    /// Sets the key in a tree, making the tables on the way.
+    /// Sets the key in a tree, creating missing tables.
     ///
     /// # Errors
-    /// When a step goes through something that is neither a table nor an array, or to no element of an array.
+    /// A part of the path is neither a table nor an array, or does not select an element of an array.
     pub(super) fn apply(&self, root: &mut Located) -> Result<(), ConfigError> {
         self.apply_from(root, 0)
     }
 
-    /// The value for `preset`, which must be known before the others are applied.
+    /// The value for `preset`, which is needed before the others are applied.
     pub(super) fn preset(&self) -> Option<Option<&Located>> {
         (self.path == ["preset"]).then_some(self.value.as_ref())
     }
@@ -145,7 +146,7 @@ impl Override {
             Value::Array(items) => {
                 let index = match find_element(items, step) {
                     Ok(index) => index,
-                    // The fetch stage exists without being written, and a function may be given without a stage for it.
+                    // The fetch stage need not be written, and a function may be given without a stage.
                     Err(_)
                         if parent == "stage"
                             && (step == "fetch"
@@ -175,7 +176,7 @@ impl Override {
     }
 }
 
-/// The element that a step means: its `name` or `op`, or its place counted from 0.
+/// The index of an element by its `name` or `op`, or by its number counted from 0.
 fn find_element(items: &[Located], step: &str) -> Result<usize, String> {
     fn label(item: &Located) -> Option<&str> {
         ["name", "op"].iter().find_map(|key| item.get(key)?.value.as_text())
@@ -185,7 +186,7 @@ fn find_element(items: &[Located], step: &str) -> Result<usize, String> {
     match (matches.next(), matches.next()) {
         (Some((index, _)), None) => Ok(index),
         (Some(_), Some(_)) => {
-            Err(format!("has several elements `{step}`; give the place, counted from 0"))
+            Err(format!("has several elements `{step}`; give the number, counted from 0"))
         }
         (None, _) => match step.parse::<usize>() {
             Ok(index) if index < items.len() => Ok(index),
@@ -231,7 +232,7 @@ fn split_key(location: &SourceLocation, key: &str) -> Result<Vec<String>, Config
     if quoted || parts.iter().any(String::is_empty) {
         return Err(ConfigError::new(
             location,
-            format!("`{key}` is no key; write it as batch.size"),
+            format!("`{key}` is not a key; write it as batch.size"),
         ));
     }
     Ok(parts)

@@ -1,4 +1,5 @@
-//! A configuration from the TOML of `[[stage]]`, `[output]` and `batch.operations` alone, for tests and examples of the operations.
+//! A configuration from the TOML of `[[stage]]`, `[output]` and `batch.operations` only, for tests and examples of the
+//! operations.
 
 use std::path::Path;
 
@@ -6,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::Config;
 
-/// The configuration; stages without a name get one, and the dataset and the batch have stand-ins.
+/// The configuration; stages without a name get one, dataset and batch are placeholders.
 ///
 /// # Panics
-/// When the text is not TOML, or not a configuration.
+/// The text is not TOML, or not a configuration.
 pub fn plain_config(text: &str) -> Config {
     let root: toml::Table = toml::from_str(text).expect("TOML");
     let mut dict = serde_json::to_value(root).expect("TOML is no richer than JSON here");

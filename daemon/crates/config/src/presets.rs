@@ -1,11 +1,11 @@
-//! Named starting points, and how a user's keys are laid over one.
+//! Named presets, and how a user's keys are merged into one.
 //!
-//! A preset is TOML like the user's own, so it can do nothing that a file cannot.
+//! A preset is TOML like the user's file and has the same abilities.
 
-use super::error::ConfigError;
-use super::parse::parse_toml;
-use super::section::nearest;
-use super::value::{Located, Value};
+use forebay_keys::nearest;
+use forebay_keys::parse_toml;
+use forebay_keys::{ConfigError, SourceLocation};
+use forebay_keys::{Located, Value};
 
 /// The presets' names and texts.
 pub(super) const PRESETS: [(&str, &str); 7] = [
@@ -18,7 +18,7 @@ pub(super) const PRESETS: [(&str, &str); 7] = [
     ("clip", CLIP),
 ];
 
-/// What torchvision's reference training of ResNet-50 does to an image, with the cast to float left to the GPU.
+/// Torchvision's reference augmentation for training ResNet-50; the cast to float is left to the GPU.
 const IMAGENET_TRAIN: &str = r#"
 [dataset]
 format = "image-folder"
@@ -35,7 +35,8 @@ operations = [
 image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// What timm's recipes for long trainings do to images and to batches: RandAugment, erased parts, MixUp or CutMix.
+/// Augmentations of images and batches in timm's recipes for long trainings: RandAugment, random erasing, MixUp or
+/// CutMix.
 const IMAGENET_TRAIN_STRONG: &str = r#"
 [dataset]
 format = "image-folder"
@@ -59,7 +60,7 @@ operations = [
 image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// What torchvision's reference evaluation does: every image once, in order.
+/// Torchvision's reference evaluation: every image once, in order.
 const IMAGENET_EVAL: &str = r#"
 [dataset]
 format = "image-folder"
@@ -82,7 +83,7 @@ operations = [
 image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// Parts of COCO's pictures, mirrored or not, with the boxes and labels of those parts.
+/// Random crops of COCO's images, mirrored at random, with the boxes and labels inside them.
 const DETECTION: &str = r#"
 [dataset]
 format = "coco"
@@ -99,7 +100,7 @@ operations = [
 image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// Parts of pictures, mirrored or not, with the same parts of their masks.
+/// Random crops of images, mirrored at random, with the same crops of their masks.
 const SEGMENTATION: &str = r#"
 [[stage]]
 name = "preprocess"
@@ -114,7 +115,8 @@ operations = [
 image = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// DINO's two global and six local views of a picture. Its blur is Pillow's of a radius; the filter's size is DINOv2's.
+/// DINO's two global and six local views of an image. The blur is Pillow's with a radius; the filter's size is
+/// DINOv2's.
 const DINO: &str = r#"
 [dataset]
 format = "image-folder"
@@ -160,7 +162,7 @@ global = { dtype = "uint8", layout = "NCHW" }
 local = { dtype = "uint8", layout = "NCHW" }
 "#;
 
-/// What OpenCLIP's training does to a picture; the text beside it stays as it is.
+/// The augmentation of OpenCLIP's training; the text of the sample is unchanged.
 const CLIP: &str = r#"
 [[stage]]
 name = "preprocess"
@@ -176,7 +178,16 @@ mean = [0.48145466, 0.4578275, 0.40821073]
 std = [0.26862954, 0.26130258, 0.27577711]
 "#;
 
-/// The tree of the preset that `name` asks for.
+/// Prefix of the sources of a preset's keys.
+const SOURCE: &str = "preset ";
+
+/// Whether a value comes from a preset.
+pub(super) fn is_of_preset(location: &SourceLocation) -> bool {
+    location.line > 0
+        && PRESETS.iter().any(|(name, _)| location.source.strip_prefix(SOURCE) == Some(name))
+}
+
+/// The tree of the preset called `name`.
 pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
     let names = || PRESETS.iter().map(|(name, _)| *name);
     let listed = || names().collect::<Vec<_>>().join("`, `");
@@ -187,7 +198,7 @@ pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
         ));
     };
     match PRESETS.iter().find(|(name, _)| name == wanted) {
-        Some((name, text)) => parse_toml(&format!("preset {name}"), text),
+        Some((name, text)) => parse_toml(&format!("{SOURCE}{name}"), text),
         None => {
             let hint = match nearest(wanted, names()) {
                 Some(name) => format!("did you mean `{name}`?"),
@@ -201,15 +212,23 @@ pub(super) fn preset_tree(name: &Located) -> Result<Located, ConfigError> {
     }
 }
 
-/// Lays the user's tree over a preset's. Tables are merged key by key, and any other value replaces the preset's.
+/// Merges the user's tree into a preset's. Tables are merged key by key, and any other value replaces the preset's.
 ///
-/// Stages are merged by name. A user who writes a CPU stage that the preset does not have describes the work anew:
-/// the preset's stages are then gone.
+/// Stages are merged by name, and Python stages after them follow the preset's. If the user's file has a stage with
+/// operations that the preset does not have, or a Python stage before one of the preset's, it describes all stages: the
+/// preset's stages are dropped.
 pub(super) fn merge(preset: &mut Located, mut user: Located) {
-    let keeps_stages = user.get("stage").is_none_or(|stages| {
-        let known = preset.get("stage").map(names_of).unwrap_or_default();
-        names_of(stages).iter().all(|name| name == "fetch" || known.contains(name))
-    });
+    let known = preset.get("stage").map(names_of).unwrap_or_default();
+    let is_known = |stage: &Located| name_of(stage).is_some_and(|name| known.contains(&name));
+    let is_fetch = |stage: &&Located| name_of(stage).is_none_or(|name| name == "fetch");
+    let keeps_stages = match user.get("stage").map(|stages| &stages.value) {
+        Some(Value::Array(stages)) => {
+            let work = stages.iter().filter(|stage| !is_fetch(stage));
+            let mut added = work.skip_while(|stage| is_known(stage));
+            added.all(|stage| !is_known(stage) && stage.get("python").is_some())
+        }
+        _ => true,
+    };
     if !keeps_stages && let Value::Table(entries) = &mut preset.value {
         entries.retain(|(key, _)| key != "stage");
     }
@@ -217,7 +236,7 @@ pub(super) fn merge(preset: &mut Located, mut user: Located) {
     merge_values(preset, user, true);
 }
 
-/// Lays each `[[dataset]]` of the user's over a preset's `[dataset]`, which is then gone.
+/// Merges a preset's `[dataset]` under each `[[dataset]]` of the user, and removes it.
 fn lay_under_each_dataset(preset: &mut Located, user: &mut Located) {
     let (Value::Table(preset), Value::Table(user)) = (&mut preset.value, &mut user.value) else {
         return;
@@ -248,7 +267,7 @@ pub(super) fn merge_values(base: &mut Located, over: Located, by_name: bool) {
             if by_name && all_named(items) && all_named(&over_items) =>
         {
             base.location = over.location;
-            // A name that comes twice in one file must stay twice, to be refused.
+            // A name that is repeated in one file stays repeated, to be refused.
             let preset_names: Vec<String> = items.iter().filter_map(name_of).collect();
             let mut merged = Vec::new();
             for item in over_items {

@@ -1,39 +1,39 @@
-//! What is written about the keys: the tables of docs/config.md, and a JSON schema for editors.
+//! Generates documentation of the keys: the tables of docs/config.md, and a JSON schema for editors.
 //!
-//! Both walk the tables of this crate and those that formats and operations own. The text between the tables is written
+//! Both are derived from the tables of this crate and of formats and operations. The text between the tables is written
 //! by hand.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::config::TABLES;
-use crate::table::{Key, KeyDefault, Table};
+use forebay_keys::{Key, KeyDefault, Table};
 
-/// The tables that stand outside of this crate.
+/// The tables of other crates.
 #[derive(Debug)]
 pub struct Reference {
-    /// Names of formats with their own keys of `[dataset]`.
+    /// Names of formats with keys in `[dataset]`.
     pub formats: Vec<(&'static str, Table)>,
-    /// The keys of `[storage]`.
-    pub storage: Table,
+    /// The keys of `[storage]`, where the program reads behind URLs.
+    pub storage: Option<Table>,
     /// The arguments of operations; the path is the operation's name.
     pub operations: Vec<Table>,
-    /// Likewise of operations on complete batches.
+    /// The arguments of operations on complete batches.
     pub batch_operations: Vec<Table>,
 }
 
 impl Reference {
-    /// A document with its tables made anew. A table stands below a line such as `<!-- keys: ring -->`; there are also
-    /// `<!-- keys: formats -->`, `<!-- keys: operations -->` and `<!-- keys: batch operations -->`.
+    /// Replaces the tables of a document. A table follows a line such as `<!-- keys: ring -->`; there are also `<!--
+    /// keys: formats -->`, `<!-- keys: operations -->` and `<!-- keys: batch operations -->`.
     ///
     /// # Errors
-    /// A table that has no such line, by the line that is missing.
+    /// A table has no such line; the missing line.
     pub fn markdown(&self, document: &str) -> Result<String, String> {
         let mut parts = vec![
             ("formats", self.format_rows()),
             ("operations", operation_rows(&self.operations)),
             ("batch operations", operation_rows(&self.batch_operations)),
         ];
-        for table in TABLES.into_iter().chain([self.storage]) {
+        for table in TABLES.into_iter().chain(self.storage) {
             let name = if table.path.is_empty() { "top level" } else { table.path };
             let rows = table.keys.iter().map(|key| row(&path_of(&table, key), key, key.words));
             parts.push((name, format!("{HEAD}{}", rows.collect::<String>())));
@@ -51,7 +51,7 @@ impl Reference {
         Ok(text)
     }
 
-    /// One row for each key, which several formats may have.
+    /// One row per key, which several formats may have.
     fn format_rows(&self) -> String {
         let mut rows: Vec<(String, &Key, Vec<String>)> = Vec::new();
         for (format, table) in &self.formats {
@@ -76,7 +76,7 @@ impl Reference {
     /// A JSON schema (draft 7) of the configuration file.
     pub fn schema(&self) -> Json {
         let mut sections = Map::new();
-        for table in TABLES.into_iter().chain([self.storage]) {
+        for table in TABLES.into_iter().chain(self.storage) {
             let mut keys = properties(&table);
             match table.path {
                 "" => sections.append(&mut keys),
@@ -84,7 +84,7 @@ impl Reference {
                     let stage = json!({ "type": "array", "items": object(&table, keys) });
                     sections.insert("stage".to_owned(), stage);
                 }
-                // Has no key that other stages have not.
+                // Has the same keys as other stages.
                 "stage.fetch" => {}
                 "output.FIELD" => {
                     let field = object(&table, keys);
@@ -94,7 +94,7 @@ impl Reference {
                 path => {
                     if path == "dataset" {
                         for (_, own) in &self.formats {
-                            // A format's keys stand in `[dataset]`, or in a table of its own there.
+                            // A format's keys are in `[dataset]`, or in a sub-table of it.
                             match own.path.strip_prefix("dataset.") {
                                 Some(name) => {
                                     keys.insert(name.to_owned(), object(own, properties(own)));
@@ -108,8 +108,9 @@ impl Reference {
                     let mut section = object(&table, keys);
                     if path == "dataset" {
                         let mut item = section.clone();
-                        item["properties"]["storage"] =
-                            object(&self.storage, properties(&self.storage));
+                        if let Some(storage) = &self.storage {
+                            item["properties"]["storage"] = object(storage, properties(storage));
+                        }
                         let list = json!({ "type": "array", "items": item });
                         section = json!({ "anyOf": [section, list] });
                     }
@@ -173,7 +174,7 @@ fn properties(table: &Table) -> Map<String, Json> {
     table.keys.iter().map(property).collect()
 }
 
-/// Nothing is required here: a preset or an override may have it.
+/// No key is required here: a preset or an override may have it.
 fn object(table: &Table, properties: Map<String, Json>) -> Json {
     json!({
         "description": table.words,

@@ -1,4 +1,4 @@
-//! Configurations as users write them, and what they become.
+//! Users' configurations and their resolved form.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -6,9 +6,8 @@ use std::path::Path;
 use forebay_protocol::tensor::DType;
 
 use super::testing::{FOUR_LINES, read, read_with, set};
-use super::{
-    Concurrency, Config, ImageLayout, Last, Located, Override, Shuffle, StageConfig, Value,
-};
+use super::{Concurrency, Config, ImageLayout, Last, Override, Shuffle, StageConfig};
+use forebay_keys::{Located, Value};
 
 fn operation_names(stage: &StageConfig) -> Vec<String> {
     let name = |operation: &Located| operation.get("op")?.value.as_text().map(str::to_owned);
@@ -31,12 +30,12 @@ fn three_lines_are_a_configuration() {
     assert_eq!(config.output[0].field, "image");
     assert_eq!(config.output[0].dtype, Some(DType::U8));
     assert_eq!(config.output[0].layout, Some(ImageLayout::Nchw));
-    // The other defaults stand in docs/config.md, which a test compares with the tables.
+    // docs/config.md lists the other defaults; a test compares it with the tables.
     assert_eq!((config.ring.slots, config.ring.hold), (8, 6));
 }
 
 #[test]
-fn the_eval_preset_reads_everything_once_in_order() {
+fn eval_preset_reads_every_sample_once_in_order() {
     let config = read(&FOUR_LINES.replace("-train", "-eval")).unwrap();
     assert_eq!(config.order.shuffle, Shuffle::Off);
     assert_eq!(config.batch.last, Last::Short);
@@ -44,7 +43,7 @@ fn the_eval_preset_reads_everything_once_in_order() {
 }
 
 #[test]
-fn keys_lie_over_a_preset() {
+fn keys_override_a_preset() {
     let config = read(&format!(
         "{FOUR_LINES}batch.last = \"pad\"\noutput.image.dtype = \"float32\"\n[[stage]]\nname = \"fetch\"\nconcurrency = 4\n[[stage]]\nname = \"preprocess\"\nconcurrency = 3\n"
     ))
@@ -59,7 +58,7 @@ fn keys_lie_over_a_preset() {
 }
 
 #[test]
-fn stages_of_other_names_replace_a_presets() {
+fn stages_with_other_names_replace_a_presets() {
     let config = read(&format!(
         "{FOUR_LINES}[[stage]]\nname = \"decode\"\noperations = [{{ op = \"decode-image\" }}]\n[[stage]]\nname = \"crop\"\noperations = [{{ op = \"center-crop\", size = 8 }}]\n"
     ))
@@ -69,7 +68,23 @@ fn stages_of_other_names_replace_a_presets() {
 }
 
 #[test]
-fn overrides_reach_every_key() {
+fn python_stages_follow_a_presets() {
+    let config =
+        read(&format!("{FOUR_LINES}[[stage]]\nname = \"mine\"\npython = \"a:b\"\n")).unwrap();
+    let names: Vec<_> = config.stages.iter().map(|stage| &stage.name).collect();
+    assert_eq!(names, ["preprocess", "mine"]);
+    // A decoding function comes first: only the user's stages remain, in their order.
+    let own = "[[stage]]\nname = \"mine\"\npython = \"a:b\"\n[[stage]]\nname = \"preprocess\"\noperations = []\n";
+    let first = read(&format!("{FOUR_LINES}{own}")).unwrap();
+    let names: Vec<_> = first.stages.iter().map(|stage| &stage.name).collect();
+    assert_eq!(names, ["mine", "preprocess"]);
+    assert!(config.is_of_preset(&["output", "image", "layout"]));
+    let config = read(&format!("{FOUR_LINES}output.image.dtype = \"uint8\"\n")).unwrap();
+    assert!(!config.is_of_preset(&["output", "image", "dtype"]));
+}
+
+#[test]
+fn overrides_can_set_every_key() {
     let config = read_with(
         FOUR_LINES,
         &set(&[
@@ -102,7 +117,7 @@ fn overrides_reach_every_key() {
 }
 
 #[test]
-fn a_dict_of_overrides_may_be_nested_and_take_keys_away() {
+fn dict_of_overrides_may_be_nested_and_remove_keys() {
     let overrides = Override::from_json(&serde_json::json!({
         "batch.size": 128,
         "ring": { "slots": 4 },
@@ -118,7 +133,7 @@ fn a_dict_of_overrides_may_be_nested_and_take_keys_away() {
 }
 
 #[test]
-fn an_override_makes_a_variable_unneeded() {
+fn override_makes_a_variable_unnecessary() {
     let text = FOUR_LINES.replace("\"images\"", "\"${NOWHERE}/x\"");
     assert!(read(&text).is_err());
     let config = read_with(&text, &set(&["dataset.path=${DATA}/y"])).unwrap();
@@ -126,7 +141,7 @@ fn an_override_makes_a_variable_unneeded() {
 }
 
 #[test]
-fn a_dict_stands_for_a_file() {
+fn dict_replaces_a_file() {
     let dict = serde_json::json!({
         "preset": "imagenet-eval",
         "dataset": { "path": "images" },
@@ -144,7 +159,7 @@ fn a_dict_stands_for_a_file() {
 }
 
 #[test]
-fn a_file_is_named_as_the_user_named_it() {
+fn messages_name_a_file_as_the_user_did() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("val.toml");
     std::fs::write(&path, FOUR_LINES).unwrap();
@@ -163,7 +178,7 @@ fn a_file_is_named_as_the_user_named_it() {
 }
 
 #[test]
-fn the_resolved_configuration_reads_as_itself() {
+fn resolved_configuration_round_trips() {
     let full = "[dataset]\nformat = \"npz\"\npath = \"/a b\"\nclasses = \"c.txt\"\nids = \"$${x}\"\nlimit = 7\nindex = \"i\"\n[order]\nseed = 3\nshuffle = false\nepochs = 2\n[batch]\nsize = 3\nlast = \"pad\"\n[[stage]]\nname = \"fetch\"\nconcurrency = 3\n[[stage]]\nname = \"a\"\nconcurrency = 2\noperations = [{ op = \"delay\", milliseconds = 25, probability = 1.0, list = [1, 2.5, \"x\"] }]\n[[stage]]\nname = \"b\"\noperations = []\n[output]\nimage = { dtype = \"float16\", layout = \"NHWC\", mean = [0.5, 1e-7], std = [1, 2], on = \"gpu\" }\n\"a.b\" = { ragged = true, max_bytes = \"3MiB\", compact = true }\nplain = {}\n[ring]\nslots = 5\nhold = 4\nmemory = \"1500MB\"\n[errors]\non_bad_sample = \"substitute\"\nbudget = \"0.07%\"\n[cpu]\ncores = \"0,4-6\"\npolicy = \"batch\"\nnice = 3\n[listen]\nsocket = \"/run/x.sock\"\nallow_uids = [1000, 1001]\ngroup = 7\nmax_sessions = 2\nmetrics = \"0.0.0.0:1\"\nmetrics_from = \"anywhere\"\n";
     let train = format!("{FOUR_LINES}errors.budget = 3\n");
     let eval = FOUR_LINES.replace("-train", "-eval");

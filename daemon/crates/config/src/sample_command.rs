@@ -1,18 +1,23 @@
-//! The command that runs one sample of a configuration again, for messages.
+//! The command that repeats one sample of a configuration, for messages.
 
 use crate::config::{Config, DICT};
 use crate::overrides::is_override;
 use crate::stages::PythonConfig;
-use crate::table::{Key, Keys};
-use crate::value::{Located, Value, toml_key};
+use forebay_keys::{Key, Keys};
+use forebay_keys::{Located, Value, toml_key};
 
-/// The tables that decide what becomes of a sample. `[storage]` is none of them: what its variables expand to may be
-/// secret.
+/// The tables that affect a sample. `[storage]` is excluded: its expanded variables may be secret.
 const TABLES: [&str; 5] = ["preset", "dataset", "limits", "stage", "output"];
 
 impl Config {
-    /// `forebay run-sample` with this configuration's file and the keys that were set over it.
+    /// `forebay run-sample` with this configuration's file and its overrides; for a Dataset object of the trainer,
+    /// which other processes do not have, the expression that calls it.
     pub fn sample_command(&self, sample: u64, epoch: u64) -> String {
+        if self.dataset.object.is_some() {
+            return format!(
+                "dataset[{sample}]    # in Python, with the Dataset of the loader; its generators are not seeded there"
+            );
+        }
         let is_dict = self.source == DICT;
         let source = if is_dict { "CONFIG.toml" } else { &self.source };
         let mut words = format!("forebay run-sample {} {sample} --epoch {epoch}", quoted(source));
@@ -40,8 +45,8 @@ impl Config {
         words
     }
 
-    /// The interpreter and the script, where they are not the defaults. A Python trainer's `sys.path` is left out: it is
-    /// long, and most of it is the interpreter's own.
+    /// The interpreter and the script, if they are not the defaults. A Python trainer's `sys.path` is left out: it is
+    /// long, and most of it is the interpreter's.
     fn interpreter_keys(&self) -> impl Iterator<Item = String> {
         let is_default = |name: &str, value: &Value| {
             let key = PythonConfig::TABLE.keys.iter().find(|key| key.name == name);
@@ -54,7 +59,7 @@ impl Config {
     }
 }
 
-/// The keys below a value that were set from outside the file, as arguments of `--set`.
+/// The overridden keys below a value, as arguments of `--set`.
 fn collect(located: &Located, path: &str, set: &mut Vec<String>) {
     match &located.value {
         Value::Table(entries) => {
@@ -62,7 +67,7 @@ fn collect(located: &Located, path: &str, set: &mut Vec<String>) {
                 collect(below, &format!("{path}.{}", toml_key(key)), set);
             }
         }
-        // An array that was given anew is one value; of an array of the file, elements were set.
+        // An array that was overridden as a whole is one value; in an array of the file, elements were set.
         Value::Array(items) if !is_override(located) || path == "stage" => {
             for (place, item) in items.iter().enumerate() {
                 let Value::Table(entries) = &item.value else { continue };
@@ -78,7 +83,7 @@ fn collect(located: &Located, path: &str, set: &mut Vec<String>) {
     }
 }
 
-/// A value of `--set`: text that is no other TOML value needs no quotes.
+/// A value of `--set`: text that is not another TOML value needs no quotes.
 fn argument(value: &Value) -> String {
     match value {
         Value::String(text)
@@ -122,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_names_what_was_set_over_the_file_and_concerns_a_sample() {
+    fn command_contains_the_overrides_that_affect_a_sample() {
         let set = serde_json::json!({
             "order.seed": 7,
             "batch.size": 64,
@@ -149,7 +154,7 @@ mod tests {
              --set python.interpreter=/venv/bin/python \
              --set 'python.main=\"/home/me/my train.py\"'"
         );
-        // What it names makes the same samples.
+        // Its arguments produce the same samples.
         let arguments = command.split(" --set ").skip(1).map(|word| {
             let word =
                 word.strip_prefix('\'').and_then(|word| word.strip_suffix('\'')).unwrap_or(word);
@@ -167,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dict_is_to_be_written_to_a_file() {
+    fn dict_must_be_written_to_a_file() {
         let dict = serde_json::json!({
             "preset": "imagenet-train",
             "dataset": { "path": "images" },

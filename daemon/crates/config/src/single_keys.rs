@@ -1,4 +1,4 @@
-//! The kinds that one key alone takes.
+//! Kinds of values of single keys.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -6,45 +6,45 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd;
 
-use crate::kind::{LocalPath, read_percent, write_percent};
-use crate::kinds;
 use crate::presets::PRESETS;
-use crate::value::Value;
+use forebay_keys::Value;
+use forebay_keys::kinds;
+use forebay_keys::{LocalPath, read_percent, write_percent};
 
-/// The word for what Forebay chooses itself.
+/// The word for values that Forebay chooses.
 const AUTO: &str = "auto";
 
 /// The word for a shuffle in blocks.
 const BLOCKS: &str = "blocks";
 
-/// The most cores that a list may name: Linux' own limit on x86-64 is 8,192.
+/// The maximal core number in a list: Linux' limit on x86-64 is 8,192 cores.
 const MAX_CORE: u32 = 8_191;
 
-/// The longest name that a line of `stats` has room for.
+/// The longest name that fits a line of `stats`.
 const MAX_NAME_BYTES: usize = 64;
 
-/// How many threads a stage may use at once.
+/// The number of threads that a stage may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concurrency {
     /// The cores that the daemon may use.
     Auto,
-    /// So many.
+    /// This many.
     Threads(NonZeroU32),
 }
 
 /// How an epoch's samples are shuffled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shuffle {
-    /// Not at all.
+    /// Not shuffled.
     Off,
-    /// All with each other.
+    /// All samples.
     Exact,
-    /// Blocks of neighbours, and the samples of some of them with each other.
+    /// Blocks of neighbours, and the samples of several of them together.
     Blocks,
 }
 
 impl Shuffle {
-    /// As messages and identities have it.
+    /// The word in messages and identities.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -55,17 +55,17 @@ impl Shuffle {
     }
 }
 
-/// How many substitutes an epoch may have.
+/// The maximal number of substitutes in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum BadSampleBudget {
     /// A share of the epoch's samples, 0 to 1; at least one sample.
     Share(f64),
-    /// So many samples.
+    /// This many samples.
     Count(u64),
 }
 
 kinds! {
-    /// What messages and statistics call a dataset.
+    /// A dataset's name in messages and statistics.
     [pub] DatasetName as String: "1 to 64 letters, digits, `-` or `_`";
     read(value) {
         let name = value.as_text()?;
@@ -76,7 +76,7 @@ kinds! {
     write(out) { String::write(out) }
     schema { "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$" }
 
-    /// How much of something there is.
+    /// A non-negative number.
     [pub] Amount as f64: "a number, 0 or more", type "a number from 0";
     read(value) { f64::read(value).filter(|amount| *amount >= 0.0) }
     write(out) { f64::write(out) }
@@ -127,7 +127,7 @@ kinds! {
     }
     schema { "anyOf": [(CpuLimit::schema()), (u64::schema())] }
 
-    /// A preset's name. Which there are is checked when it is laid under the file.
+    /// A preset's name. Its existence is checked when it is merged.
     [pub(crate)] Preset as String: "a preset's name";
     read(value) { String::read(value) }
     write(out) { String::write(out) }
@@ -191,7 +191,7 @@ kinds! {
     }
     schema { "anyOf": [{ "type": "string" }, (u32::schema())] }
 
-    /// An IP address with a port. No host names: what they stand for may change under the daemon.
+    /// An IP address with a port. Host names are not accepted: they may resolve differently later.
     [pub] Address as SocketAddr: "an IP address and a port such as \"127.0.0.1:9464\" (port 0: any free one)", type "an IP address and port in quotes";
     read(value) { value.as_text()?.parse().ok() }
     write(out) { Value::String(out.to_string()) }
@@ -201,7 +201,7 @@ kinds! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::Kind;
+    use forebay_keys::Kind;
 
     fn text(text: &str) -> Value {
         Value::String(text.to_owned())
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_a_percentage_above_nothing() {
+    fn limit_is_a_percentage_above_zero() {
         assert_eq!(CpuLimit::read(&text("40%")), Some(0.4));
         assert_eq!(CpuLimit::read(&text("12.5 %")), Some(0.125));
         for wrong in [text("0%"), text("101%"), text("nan%"), text("40"), Value::Float(0.4)] {

@@ -1,37 +1,38 @@
-//! `[[stage]]`: the fetch stage, the CPU stages and those of the user's own Python; `[python]`: what runs the latter.
+//! `[[stage]]`: the fetch stage, the CPU stages and the stages in the user's Python; `[python]`: the interpreter of the
+//! latter.
 
 use std::time::Duration;
 
-use crate::error::{ConfigError, SourceLocation};
-use crate::kind::{ByteSize, Kind, LocalPath, TimeSpan};
 use crate::operations::Operations;
-use crate::section::Section;
 use crate::single_keys::Concurrency;
-use crate::table::Keys;
-use crate::value::{Located, Value};
-use crate::{keys, kinds};
+use forebay_keys::Keys;
+use forebay_keys::Section;
+use forebay_keys::{ByteSize, Kind, LocalPath, TimeSpan};
+use forebay_keys::{ConfigError, SourceLocation};
+use forebay_keys::{Located, Value};
+use forebay_keys::{keys, kinds};
 
-/// The stage that reads files; it exists without being written.
+/// The stage that reads files; it exists even if it is not written.
 const FETCH: &str = "fetch";
 
-/// Reads under way at once where that is found at run time: at the start, and at most.
+/// Concurrent reads of `"auto"`: initially, and at most.
 const AUTO_READS: (u32, u32) = (16, 64);
-/// The same behind a URL, where a read is mostly waited for.
+/// The same for a URL, where a read mostly waits.
 const AUTO_REMOTE_READS: (u32, u32) = (16, 256);
 
-/// What the verdict calls other limits than a stage.
+/// Limits other than stages in the verdict.
 const WORDS_OF_THE_VERDICT: [&str; 5] = ["storage", "ring", "cpu-budget", "trainer", "none"];
 
-/// The longest name that the tables of `stats` have room for.
+/// The longest name that fits the tables of `stats`.
 const MAX_NAME_BYTES: usize = 32;
 
-/// What holds for the workers of the user's own Python where nothing is said.
+/// Defaults for the workers of the user's Python.
 pub struct WorkerDefaults;
 
 impl WorkerDefaults {
-    /// How long one call may run.
+    /// The time limit of one call.
     pub const TIMEOUT: Duration = Duration::from_secs(60);
-    /// What a worker may hold.
+    /// The memory limit of a worker.
     pub const MEMORY_BYTES: u64 = 2 << 30;
 }
 
@@ -54,23 +55,23 @@ keys! {
         pub workers: Concurrency, "processes", absent("`\"auto\"`");
         /// with `python`: how long one call may run before its worker is replaced
         pub timeout: TimeSpan, "", absent("`\"60s\"`");
-        /// with `python`: what a worker may hold of its own before it is replaced; not part of `ring.memory`
+        /// with `python`: the private memory of a worker before it is replaced; not part of `ring.memory`
         pub memory: ByteSize, "", absent("`\"2GiB\"`");
     }
 }
 
 impl StageConfig {
-    /// How long one call may run.
+    /// The time limit of one call.
     pub fn call_timeout(&self) -> Duration {
         self.timeout.unwrap_or(WorkerDefaults::TIMEOUT)
     }
 
-    /// What a worker may hold.
+    /// The memory limit of a worker.
     pub fn worker_bytes(&self) -> u64 {
         self.memory.unwrap_or(WorkerDefaults::MEMORY_BYTES)
     }
 
-    /// How many threads, each with a worker in a Python stage.
+    /// The number of threads; in a Python stage each has a worker.
     pub fn threads(&self) -> Concurrency {
         match self.python {
             Some(_) => self.workers.unwrap_or(Concurrency::Auto),
@@ -107,7 +108,7 @@ fn check_stage(stage: &mut StageConfig, section: &Section) -> Result<(), ConfigE
     }
     if stage.concurrency != Concurrency::Auto {
         let message = format!(
-            "`{}`: a stage with `python` has `workers`, each with a thread of its own; leave `concurrency` out",
+            "`{}`: a stage with `python` has `workers`, each with a separate thread; leave `concurrency` out",
             path("concurrency")
         );
         return Err(section.error_at("concurrency", message));
@@ -116,13 +117,14 @@ fn check_stage(stage: &mut StageConfig, section: &Section) -> Result<(), ConfigE
 }
 
 keys! {
-    /// What runs the stages with `python`. A Python trainer's loader gives its own interpreter, `sys.path` and script.
+    /// The environment of stages with `python`. A Python trainer's loader sets its own interpreter, `sys.path` and
+    /// script.
     pub struct PythonConfig = "python" {
         /// the interpreter; it must be able to import `forebay` and what the stages need
         pub interpreter: String, "", default("python3".to_owned());
         /// what `sys.path` becomes
         pub path: Vec<String>, "", default(Vec::new(), "as the interpreter has it");
-        /// a folder that is searched for modules after those of `path`
+        /// a folder that is searched for modules after the folders of `path`
         pub folder: LocalPath, "", absent("the configuration's folder");
         /// the script, or the name of the module, that `__main__` means in `python = "__main__:name"`
         pub main: String, "", absent("none");
@@ -130,24 +132,24 @@ keys! {
 }
 
 keys! {
-    /// The stage of the name `fetch`, which reads files.
+    /// The stage named `fetch`, which reads files.
     pub struct FetchConfig = "stage.fetch" {
         /// `fetch`
         pub name: StageName, "", required;
-        /// reads under way at once; `"auto"`: 16 at first, up to 64 (behind a URL 256) while work waits for rows and
+        /// reads under way at once; `"auto"`: 16 at first, up to 64 (for a URL 256) while work waits for rows and
         /// more reads bring more; `forebay stats` says why
         pub concurrency: Concurrency, "reads", default(Concurrency::Auto);
     }
 }
 
 impl FetchConfig {
-    /// Whether the number of reads is found at run time.
+    /// Whether the number of reads is adjusted at run time.
     #[must_use]
     pub fn is_auto(&self) -> bool {
         self.concurrency == Concurrency::Auto
     }
 
-    /// Reads under way at once: at the start, which are the fewest, and at most.
+    /// Concurrent reads: initially, which is also the minimum, and at most.
     #[must_use]
     pub(crate) fn reads(&self, is_remote: bool) -> (u32, u32) {
         match self.concurrency {
@@ -159,7 +161,7 @@ impl FetchConfig {
 }
 
 kinds! {
-    /// A name that messages, metrics and the verdict can use.
+    /// A name that can be used in messages, metrics and the verdict.
     [pub] StageName as String: "1 to 32 letters, digits, `-` or `_`";
     read(value) {
         let name = value.as_text()?;
@@ -196,18 +198,32 @@ kinds! {
     [pub] Arguments as Vec<(String, Located)>: "a table such as { size = 224 }", type "a table";
     read(value) {
         match value {
-            Value::Table(entries) => Some(entries.clone()),
+            Value::Table(entries) if json_bytes(value) <= MAX_ARGUMENTS_BYTES => Some(entries.clone()),
             _ => None,
         }
     }
     write(out) { Value::Table(out.clone()) }
+    refusal(value) {
+        let bytes = matches!(value, Value::Table(_)).then(|| json_bytes(value))?;
+        Some(format!(
+            " has {bytes} bytes as JSON, and may have {MAX_ARGUMENTS_BYTES}; write it to a file, and give the function \
+             the file's path"
+        ))
+    }
     schema { "type": "object" }
 }
 
-/// Reads all stages out of the root.
+/// Limit of the arguments of each worker of a stage, which keeps them as long as it lives.
+const MAX_ARGUMENTS_BYTES: usize = 64 << 20;
+
+fn json_bytes(value: &Value) -> usize {
+    value.to_json().to_string().len()
+}
+
+/// Takes all stages from the root.
 ///
 /// # Errors
-/// No CPU stage, a name that is missing, taken or reserved, an unknown key, operations that are no tables.
+/// There is no CPU stage, a name is missing, repeated or reserved, a key is unknown, or operations are not tables.
 pub(super) fn read_stages(
     root: &mut Section,
 ) -> Result<(FetchConfig, Vec<StageConfig>), ConfigError> {
@@ -220,15 +236,14 @@ pub(super) fn read_stages(
         let path = name.as_ref().map_or("stage".to_owned(), |name| format!("stage.{name}"));
         if let Some((name, earlier)) = names.iter().find(|(taken, _)| Some(taken) == name.as_ref())
         {
-            let message =
-                format!("two stages are called `{name}`; the other one stands at {earlier}");
+            let message = format!("two stages are called `{name}`; the other one is at {earlier}");
             return Err(ConfigError::new(&location, message));
         }
         let is_fetch = name.as_deref() == Some(FETCH);
         if let (true, Some(operations)) = (is_fetch, table.get("operations")) {
             return Err(ConfigError::new(
                 &operations.location,
-                "`stage.fetch.operations`: the stage `fetch` only reads files and takes `concurrency` alone; give the operations to a stage of another name",
+                "`stage.fetch.operations`: the stage `fetch` only reads files and takes only `concurrency`; give the operations to a stage of another name",
             ));
         }
         names.extend(name.map(|name| (name, location)));
@@ -265,4 +280,33 @@ fn tables(stages: Option<Located>) -> Result<Vec<Located>, ConfigError> {
         return Err(ConfigError::new(&location, message));
     };
     Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_above_their_limit_are_refused_with_their_key() {
+        let table = |bytes: usize| {
+            let text = Value::String("x".repeat(bytes)).into();
+            Value::Table(vec![("text".to_owned(), text)])
+        };
+        // {"text":"…"}
+        let frame = json_bytes(&table(0));
+        assert!(Arguments::read(&table(MAX_ARGUMENTS_BYTES - frame)).is_some());
+        let beyond = table(MAX_ARGUMENTS_BYTES - frame + 1);
+        assert!(Arguments::read(&beyond).is_none());
+        let entries = vec![("arguments".to_owned(), beyond.into())];
+        let stage = Value::Table(entries).into();
+        let mut section = Section::new("stage.augment", stage, std::path::Path::new("/")).unwrap();
+        let error = section.take::<Arguments>("arguments").unwrap_err().to_string();
+        assert!(
+            error.contains(
+                "`stage.augment.arguments` has 67108865 bytes as JSON, and may have 67108864"
+            ),
+            "{error}"
+        );
+        assert!(Arguments::refusal(&Value::Bool(true)).is_none());
+    }
 }

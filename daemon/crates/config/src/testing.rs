@@ -1,11 +1,12 @@
-//! What the tests of whole configurations share.
+//! Helpers for tests of whole configurations.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use super::config::{Origin, resolve};
-use super::parse::parse_toml;
-use super::{Config, ConfigError, Override};
+use super::{Config, Override};
+use forebay_keys::ConfigError;
+use forebay_keys::parse_toml;
 
 pub(super) fn environment(name: &str) -> Option<OsString> {
     (name == "DATA").then(|| OsString::from("/data"))

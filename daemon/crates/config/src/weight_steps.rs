@@ -1,24 +1,24 @@
 //! A dataset's weight, which may change at positions.
 
-use crate::kind::Kind;
-use crate::kinds;
 use crate::single_keys::Amount;
-use crate::value::{Located, Value};
+use forebay_keys::Kind;
+use forebay_keys::kinds;
+use forebay_keys::{Located, Value};
 
 const EXPECTED: &str =
     "a number, 0 or more, or a list such as [3, { from = 2_000_000, weight = 1 }]";
 
-/// A dataset's weight from the run's start, and how it changes. Positions are samples over all ranks from the run's
-/// start; epochs count on.
+/// A dataset's weight from the run's start, and its changes. Positions are samples over all ranks from the run's start,
+/// across epochs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightSteps {
     first: f64,
-    /// The positions from which others hold, rising.
+    /// The positions of changes, increasing, and the weights from there on.
     later: Vec<(u64, f64)>,
 }
 
 impl WeightSteps {
-    /// A weight that stays.
+    /// A constant weight.
     pub const fn constant(weight: f64) -> Self {
         Self { first: weight, later: Vec::new() }
     }
@@ -43,7 +43,7 @@ impl std::fmt::Display for WeightSteps {
     }
 }
 
-/// The `from` and `weight` of a change, both of which have to be there.
+/// The `from` and `weight` of a change, both required.
 fn read_change(item: &Located) -> Option<(u64, f64)> {
     let Value::Table(keys) = &item.value else { return None };
     let from = item.get("from").and_then(|from| u64::read(&from.value))?;
@@ -51,7 +51,7 @@ fn read_change(item: &Located) -> Option<(u64, f64)> {
     (keys.len() == 2).then_some((from, weight))
 }
 
-/// What is wrong with a list of changes.
+/// The mistake in a list of changes.
 fn mistake_in(items: &[Located]) -> Option<String> {
     let Some((first, later)) = items.split_first() else {
         return Some(format!(" is empty: give {EXPECTED}"));
@@ -83,7 +83,7 @@ fn mistake_in(items: &[Located]) -> Option<String> {
 }
 
 kinds! {
-    /// How much of an epoch is a dataset's, beside others.
+    /// The share of a dataset in an epoch, relative to other datasets.
     [pub] Weight as WeightSteps: EXPECTED, type "a number from 0, or a list of changes";
     read(value) {
         let Value::Array(items) = value else {
@@ -128,7 +128,7 @@ kinds! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse::parse_toml;
+    use forebay_keys::parse_toml;
 
     fn value(text: &str) -> Value {
         let tree = parse_toml("train.toml", &format!("weight = {text}")).unwrap();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_is_a_number_or_changes_at_positions() {
+    fn weight_is_a_number_or_changes_at_positions() {
         let plain = Weight::read(&value("3")).unwrap();
         assert_eq!((plain.at(0), plain.at(u64::MAX), plain.changes().count()), (3.0, 3.0, 0));
         assert_eq!(Weight::write(&plain).to_toml(), "3.0");

@@ -1,8 +1,8 @@
 //! One client's connection, from its `Hello` to its end.
 //!
 //! States: Greeting ─Hello─► Ready ─Attach, Reattach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` or
-//! `Restart` is allowed once, in Ready, and only to a private daemon; `Stats` in Ready and Attached. Anything else ends the
-//! connection with a fault.
+//! `Restart` is allowed once, in Ready, and only for a private daemon; `Stats` in Ready and Attached. Anything else
+//! ends the connection with a fault.
 
 mod cut;
 mod names;
@@ -31,27 +31,28 @@ use super::fair_share::{Meter, Peer, RECORDING_COST, ROW_COST, metered, peer_of}
 use super::host::{Host, Opening};
 use super::namespaces::is_own_process;
 use super::peer;
+use forebay_config::DatasetObject;
 use forebay_engine::{
     ReattachState, Recorded, SENT_TO_CLIENT, Seek, SessionEnd, SessionMemory, SessionTerms,
     begin_recording, watch,
 };
 
-/// Frames that wait to be sent to one client.
+/// Limit of frames that wait to be sent to one client.
 const OUTBOX_FRAMES: usize = 64;
-/// Connections at once over all streams, those of `stats` included; each costs two descriptors.
+/// Limit of connections over all streams, including connections of `stats`; each needs two descriptors.
 const MAX_CONNECTIONS: usize = 256;
-/// Messages of one client that are read before the others have their turn.
+/// Messages that are read from one client before the other clients have their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Seeks that are carried out as one; their answers wait in the outbox.
+/// Limit of seeks that are executed together; their answers wait in the outbox.
 const MAX_SEEKS: usize = OUTBOX_FRAMES / 2;
-/// How often a client that is not read from is looked at: it may have hung up.
+/// How often a paused client is checked for having hung up.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// How often a daemon that is opening its streams shows that it makes progress.
+/// How often a daemon that is opening its streams reports progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// Serves one client until it is gone.
+/// Serves one client until it disconnects.
 pub async fn serve_connection(connection: Connection, host: Rc<Host>) {
     let meter = Rc::new(Meter::default());
     if let Err(error) = metered(&meter, converse(connection, host, Rc::clone(&meter))).await {
@@ -102,24 +103,24 @@ struct Client {
     outbox: mpsc::Sender<DaemonFrame>,
     greeted: bool,
     session: Option<u64>,
-    /// Keeps the segments' names, if they have any.
+    /// Keeps the names of named segments.
     terms: Option<SessionTerms>,
-    /// Sent with the Hello. Watched in addition to the kernel's pidfd of the peer, which older kernels lack.
+    /// Received with the Hello. Watched in addition to the kernel's pidfd of the peer, which older kernels lack.
     pidfd: Option<OwnedFd>,
     /// This connection's number in the daemon.
     number: u64,
-    /// Sessions for which it asked for a replay.
+    /// Sessions for which the client requested a replay.
     replay_requests: BTreeSet<u64>,
-    /// Where a recording is sent to; the recording ends when the receiver is dropped.
+    /// Receives the recording, which ends when the receiver is dropped.
     recorded: mpsc::Sender<Recorded>,
-    /// Read, and not carried out.
+    /// Read and not executed yet.
     seeks: Vec<Seek>,
-    /// Whose share of the thread it uses.
+    /// The process whose share of the thread it uses.
     peer: Peer,
     meter: Rc<Meter>,
 }
 
-/// Whether the connection goes on.
+/// Whether the connection continues.
 enum Next {
     Continue,
     Over,
@@ -153,7 +154,7 @@ impl Client {
                     if has_hung_up(&connection) {
                         return Ok(());
                     }
-                    // What it has sent is still to be read.
+                    // Its pending frames are still to be read.
                     greeting.as_mut().reset(tokio::time::Instant::now() + patience.greeting);
                 }
                 () = &mut greeting, if !self.greeted => return Err(Cut::SaysNothing(patience.greeting)),
@@ -223,14 +224,14 @@ impl Client {
                     if is_drained {
                         guard.clear_ready();
                     } else {
-                        // More is waiting; a client that never stops must not block the others.
+                        // More frames are waiting; a client that never stops must not block the others.
                         drop(guard);
                         tokio::task::yield_now().await;
                     }
                 }
             }
             if self.session.is_some_and(|number| !self.session_lives(number)) {
-                // The engine cut the client off; its last frames still go out.
+                // The engine has disconnected the client; its last frames are still sent.
                 while let Ok(frame) = frames.try_recv() {
                     send(&socket, &frame, &[]).await?;
                 }
@@ -246,7 +247,7 @@ impl Client {
     fn doorbell(&self) {
         if let (Some(engine), Some(session)) = (self.host.engine(), self.session) {
             let begun = Instant::now();
-            // What its batches need is no part of the share.
+            // The work for its batches does not count for the share.
             if engine.borrow_mut().on_doorbell(session) {
                 self.meter.skip(begun.elapsed());
             }
@@ -291,7 +292,11 @@ impl Client {
             }
             (_, false) => return Err(refusal("the first frame must be Hello")),
             (ClientFrame::Hello { .. }, true) => return Err(refusal("a second Hello")),
-            (ClientFrame::Start(start), true) => self.open(Opening::Start(start), socket).await?,
+            (ClientFrame::Start(start), true) => {
+                let object = descriptors.pop().map(DatasetObject::new).transpose();
+                let object = object.map_err(|error| refusal(&error.to_string()))?;
+                self.open(Opening::Start(start, object), socket).await?;
+            }
             (ClientFrame::Restart(restart), true) => {
                 self.open(Opening::Restart(restart, descriptors), socket).await?;
             }
@@ -311,7 +316,8 @@ impl Client {
             (ClientFrame::Stats, true) => {
                 let report = self.host.engine().map(|engine| {
                     let mut engine = engine.borrow_mut();
-                    // A client signals only every half ring of returned slots: count those that it has returned by now.
+                    // A client signals only every half ring of returned slots: count the slots that it has returned by
+                    // now.
                     engine.advance_all();
                     engine.report()
                 });
@@ -340,8 +346,8 @@ impl Client {
         Ok(Next::Continue)
     }
 
-    /// Opens the streams. While that makes progress, as in a long scan, or waits for a storage and says so, it rings the
-    /// doorbell now and then: a client that hears nothing gives up by its own time-out.
+    /// Opens the streams. While that makes progress, as in a long scan, or waits for a storage during an announced
+    /// outage, it rings the doorbell from time to time: a client without a signal gives up after its time-out.
     async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<(), Cut> {
         let opener = match &self.host.opener {
             Some(opener) if self.host.engine().is_none() => opener,
@@ -403,13 +409,13 @@ impl Client {
         self.session = Some(number);
         self.host.shares.on_attach(self.peer);
         send(socket, &terms.frame, &terms.descriptors()).await?;
-        // Names last until the client has opened them.
+        // Names exist until the client has opened them.
         self.terms = terms.has_names().then_some(terms);
         engine.borrow_mut().advance(number);
         Ok(())
     }
 
-    /// Carries out a request for a replay.
+    /// Executes a request for a replay.
     async fn replay(
         &mut self,
         request: &ReplayRequest,
@@ -427,7 +433,7 @@ impl Client {
         send(socket, &DaemonFrame::Steps(steps), &[]).await
     }
 
-    /// Carries out the seeks that were read together.
+    /// Executes the seeks that were read together.
     fn carry_out_seeks(&mut self) {
         if let (Some(engine), Some(number), false) =
             (self.host.engine(), self.session, self.seeks.is_empty())
@@ -439,7 +445,7 @@ impl Client {
         self.seeks.clear();
     }
 
-    /// Charges what this connection has used; how long it is not read from.
+    /// Charges this connection's use; returns how long to pause reading from it.
     fn settle_share(&self) -> Option<Duration> {
         let now = Instant::now();
         self.host.shares.charge(self.peer, now, self.meter.take(now));
@@ -469,7 +475,7 @@ impl Client {
     }
 }
 
-/// Whether the client has closed its end. Its frames are not read meanwhile.
+/// Whether the client has closed its end. Checked while its frames are not read.
 fn has_hung_up(connection: &Connection) -> bool {
     let mut watched = [PollFd::new(connection.as_fd(), PollFlags::empty())];
     poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)

@@ -1,15 +1,15 @@
 //! How much of the engine's thread the frames of one process may use.
 //!
-//! One thread runs all control, so that a client which sends frames without end would take it from the others.
-//! [`metered`] measures what a connection's task uses; what its returned batches need is left out, since a client that
-//! trains decides by that alone how much the engine has to do. The connections of one process have one share: to connect
-//! anew gains nothing. A process that has used more than its share is not read from for a while: what it sends waits in
-//! its socket, where seeks gather that are carried out as one.
+//! One thread executes all control frames, so a client that sends frames without end would block the others.
+//! [`metered`] measures the time of a connection's task. It excludes the work for returned batches, which is nearly all
+//! the work that a training client causes. The connections of one process have one share, so reconnecting gains nothing.
+//! While a process is over its share, its frames are not read: they wait in its socket, and seeks among them are
+//! executed together.
 //!
-//! A share protects other processes: one that alone has sessions is never made to wait.
+//! Shares protect other processes: if only one process has sessions, it never waits.
 //!
-//! An attach may take long, since it allocates the ring. The first ones of a process are free; further ones in a row wait
-//! until those before are worth their share of the time.
+//! An attach may take long, since it allocates the ring. The first attaches of a process are free; further ones in a row
+//! wait until the time of the earlier ones is within the process's share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,45 +19,45 @@ use std::time::{Duration, Instant};
 use forebay_host::sockets::credentials;
 use forebay_protocol::socket::Connection;
 
-/// All processes over their share have one part in so many of the thread together.
+/// All processes that are over their share get 1 / `PARTS` of the thread together.
 const PARTS: u32 = 20;
-/// What a process may use at once.
+/// Time that a process may use at once.
 const BURST: Duration = Duration::from_millis(50);
-/// What is remembered beyond that: a pause is at most so long times [`PARTS`].
+/// Recorded time beyond [`BURST`]: a pause is at most this times [`PARTS`].
 const MAX_DEBT: Duration = Duration::from_millis(50);
 /// Attaches in a row that do not wait.
 const FREE_ATTACHES: u32 = 8;
 /// How long an attach counts.
 const ATTACH_PERIOD: Duration = Duration::from_secs(10);
-/// Entries without a debt are removed beyond so many.
+/// If there are more entries, those without a debt are removed.
 const MAX_ENTRIES: usize = 64;
 
-/// A process by its number; [`LISTENER`] stands for none.
+/// A process id; [`LISTENER`] is not a process.
 pub(crate) type Peer = i32;
 
-/// Those whose number cannot be seen from here.
+/// Processes whose id is not visible in this PID namespace.
 const UNKNOWN: Peer = 0;
 
-/// Whose share a connection uses.
+/// The process whose share a connection uses.
 pub(crate) fn peer_of(connection: &Connection) -> Peer {
     credentials(connection).map_or(UNKNOWN, |known| known.pid())
 }
 
-/// Whoever connects, as long as it has sent nothing.
+/// The share of connections that have sent nothing yet.
 const LISTENER: Peer = -1;
-/// What a connection costs, about: its task, its pidfd, its first turn, its end.
+/// Approximate cost of a connection: its task, its pidfd, its first turn, its end.
 const CONNECT_COST: Duration = Duration::from_micros(150);
-/// What a recording costs: it has a thread of its own, which allocates memory and writes text.
+/// Cost of a recording: it has a separate thread, which allocates memory and writes text.
 pub(crate) const RECORDING_COST: Duration = Duration::from_millis(25);
-/// What a row costs that a seek throws away: admitted, fetched, cancelled.
+/// Cost of a row that a seek discards: admitted, fetched, cancelled.
 pub(crate) const ROW_COST: Duration = Duration::from_micros(4);
 
-/// What one process has used.
+/// The usage of one process.
 #[derive(Debug)]
 struct Usage {
     used: Duration,
     at: Instant,
-    /// When the last attaches do not count any more.
+    /// When the last attaches no longer count.
     attaches_until: Instant,
     no_attach_before: Instant,
 }
@@ -67,7 +67,7 @@ impl Usage {
         Self { used: Duration::ZERO, at: now, attaches_until: now, no_attach_before: now }
     }
 
-    /// What was used grows less with time: a debt the slower the more processes are in debt.
+    /// Reduces the usage with time: a debt falls more slowly the more processes are in debt.
     fn pass(&mut self, now: Instant, indebted: u32) {
         let passed = now.saturating_duration_since(self.at);
         let parts = if self.debt().is_zero() { PARTS } else { PARTS.saturating_mul(indebted) };
@@ -90,11 +90,11 @@ fn count_indebted(shares: &BTreeMap<Peer, Usage>) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
-/// See the module's head.
+/// The shares of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct FairShares {
     usages: RefCell<BTreeMap<Peer, Usage>>,
-    /// How many each process has.
+    /// The number of sessions of each process.
     sessions: RefCell<BTreeMap<Peer, u32>>,
 }
 
@@ -109,7 +109,7 @@ impl FairShares {
         work(shares.entry(peer).or_insert_with(|| Usage::new(now)))
     }
 
-    /// A process's frames have used so much of the thread.
+    /// Charges a process for the time that its frames have used.
     pub(crate) fn charge(&self, peer: Peer, now: Instant, used: Duration) {
         self.with(peer, now, |usage| usage.used = (usage.used + used).min(BURST + MAX_DEBT));
     }
@@ -119,7 +119,7 @@ impl FairShares {
         *self.sessions.borrow_mut().entry(peer).or_default() += 1;
     }
 
-    /// It has one less.
+    /// A process has one session less.
     pub(crate) fn on_detach(&self, peer: Peer) {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(count) = sessions.get_mut(&peer) {
@@ -136,12 +136,12 @@ impl FairShares {
         sessions.keys().any(|other| *other != peer || peer == UNKNOWN)
     }
 
-    /// How long nothing is read from a process; `None`: it is within its share, or nobody else is there.
+    /// How long to pause reading from a process; `None`: it is within its share, or no other process has a session.
     pub(crate) fn pause(&self, peer: Peer, now: Instant) -> Option<Duration> {
         self.pause_of(peer, peer, now)
     }
 
-    /// How long no further connection is taken in after one of this process.
+    /// How long to pause accepting after a connection of this process.
     pub(crate) fn listener_pause(&self, peer: Peer, now: Instant) -> Option<Duration> {
         self.charge(LISTENER, now, CONNECT_COST);
         self.pause_of(LISTENER, peer, now)
@@ -155,12 +155,12 @@ impl FairShares {
         Some(debt * PARTS * count_indebted(&self.usages.borrow()))
     }
 
-    /// A process's attach has taken so long.
+    /// Charges a process for an attach of this duration.
     pub(crate) fn charge_attach(&self, peer: Peer, now: Instant, took: Duration) {
         self.with(peer, now, |usage| {
             usage.attaches_until = usage.attaches_until.max(now) + ATTACH_PERIOD;
             if usage.attaches_until > now + ATTACH_PERIOD * FREE_ATTACHES {
-                // As long again when its memory is freed.
+                // Freeing its memory takes the same time again.
                 usage.no_attach_before = now + took * 2 * PARTS;
             }
         });
@@ -174,22 +174,22 @@ impl FairShares {
     }
 }
 
-/// What a task uses of the thread, from inside and outside of it.
+/// The thread time that a task uses, updated from inside and outside of the task.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     used: Cell<Duration>,
-    /// Of the turn under way, or of the part of it that is not counted yet.
+    /// The start of the present turn, or of its part that is not counted yet.
     since: Cell<Option<Instant>>,
 }
 
 impl Meter {
-    /// What was used since the last call.
+    /// The time used since the last call.
     pub(crate) fn take(&self, now: Instant) -> Duration {
         self.count(now);
         self.used.take()
     }
 
-    /// The last so much is not counted.
+    /// Excludes the last part of this duration.
     pub(crate) fn skip(&self, took: Duration) {
         self.since.set(self.since.get().map(|since| since + took));
     }
@@ -201,7 +201,7 @@ impl Meter {
     }
 }
 
-/// Measures what a task uses.
+/// Measures the time that a task uses.
 pub(crate) async fn metered<F: Future>(meter: &Meter, task: F) -> F::Output {
     let mut task = std::pin::pin!(task);
     poll_fn(|context| {
@@ -220,14 +220,14 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// With a session of a process that floods nothing.
+    /// With a session of a process that stays within its share.
     fn shares() -> FairShares {
         let shares = FairShares::default();
         shares.on_attach(1_000_000);
         shares
     }
 
-    /// What is used of the thread within a second by processes that each do something at once that takes so long.
+    /// Thread time used within a second by processes that repeat an action of this duration without pause.
     fn used_by(peers: Peer, each: Duration) -> Duration {
         let (shares, begun) = (shares(), Instant::now());
         let (mut now, mut used) = (begun, Duration::ZERO);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_floods_and_many_that_do_have_one_share_of_the_time() {
+    fn one_flooding_process_and_many_use_the_same_share() {
         for (peers, each) in [(1, MS / 100), (1, MS), (1, 10 * MS), (5, MS)] {
             let used = used_by(peers, each);
             let burst = (BURST + MAX_DEBT) * u32::try_from(peers).unwrap() / 10;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_now_and_then_never_waits_and_a_debt_is_bounded() {
+    fn occasional_requests_never_wait_and_debt_is_bounded() {
         let (shares, begun) = (shares(), Instant::now());
         for second in 0..1000 {
             let now = begun + Duration::from_secs(1) * second;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_attaches_are_free_and_a_flood_of_them_has_its_share() {
+    fn few_attaches_are_free_and_many_use_a_share() {
         let (shares, mut now) = (shares(), Instant::now());
         for _ in 0..FREE_ATTACHES {
             assert_eq!(shares.attach_pause(1, now), None);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_gone_are_forgotten() {
+    fn entries_of_ended_processes_are_removed() {
         let (shares, begun) = (shares(), Instant::now());
         for peer in 0..1000 {
             shares.charge(peer, begun, MS);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_alone_has_sessions_does_not_wait() {
+    fn only_process_with_sessions_does_not_wait() {
         let (shares, now) = (FairShares::default(), Instant::now());
         let is_paused = |peer| {
             shares.charge(peer, now, 200 * MS);

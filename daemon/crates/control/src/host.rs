@@ -1,4 +1,4 @@
-//! What the connections of one daemon share: its engine, and how a private one comes by it.
+//! State that the connections of one daemon share: its engine, and how a private daemon creates it.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,29 +12,30 @@ use forebay_protocol::frames::{Fault, Restart, RestartPolicy, Start};
 
 use super::fair_share::FairShares;
 use super::restart_state::RestartState;
+use forebay_config::DatasetObject;
 use forebay_engine::SharedEngine;
 
-/// What a private daemon is asked to serve.
+/// What a private daemon is requested to serve.
 pub enum Opening {
-    /// A configuration.
-    Start(Start),
-    /// The plan and the index of a daemon that died, as its client kept them.
+    /// A configuration, and the Dataset object that came with it, if there was one.
+    Start(Start, Option<DatasetObject>),
+    /// The plan and the index of a dead daemon, as saved by its client.
     Restart(Restart, Vec<OwnedFd>),
 }
 
-/// Streams that were opened, and what the client keeps of them.
+/// Opened streams, and the restart state for the client.
 pub type Opened = (SharedEngine, Option<RestartState>);
 
-/// Opens the streams of a private daemon. The number changes as long as that makes progress, or waits and says so.
+/// Opens the streams of a private daemon. The number changes as long as there is progress or an announced wait.
 pub(crate) type Opener =
     Box<dyn Fn(Opening, Arc<AtomicU64>) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
 
-/// How long a client may keep its connection waiting before it is cut off.
+/// How long a client may block its connection before it is disconnected.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     /// For its first frame.
     pub(super) greeting: Duration,
-    /// For room in its socket.
+    /// For space in its socket.
     pub(super) sending: Duration,
 }
 
@@ -44,13 +45,13 @@ impl Default for Patience {
     }
 }
 
-/// What the connections of one daemon share.
+/// State that the connections of one daemon share.
 pub struct Host {
     pub(super) engine: RefCell<Option<SharedEngine>>,
     /// Private daemons only.
     pub(super) opener: Option<Opener>,
     pub(super) restart_policy: RestartPolicy,
-    /// Whether clients may attach; else they may only look.
+    /// Whether clients may attach; otherwise they may only observe.
     pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
     numbers: Cell<u64>,
@@ -59,7 +60,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A daemon whose streams are open, and who starts it again.
+    /// For a daemon whose streams are open, and how it is restarted.
     pub fn serving(engine: SharedEngine, restart_policy: RestartPolicy) -> Self {
         let engine = RefCell::new(Some(engine));
         let (connections, patience) = (Cell::new(0), Patience::default());
@@ -76,12 +77,12 @@ impl Host {
         }
     }
 
-    /// A private daemon's for those who look into it.
+    /// For observers of a private daemon.
     pub fn observed(engine: SharedEngine) -> Self {
         Self { takes_clients: false, ..Self::serving(engine, RestartPolicy::ByClient) }
     }
 
-    /// A private daemon that is told by its first frame what to serve.
+    /// For a private daemon, which is configured by its first frame.
     pub fn private(opener: Opener) -> Self {
         Self {
             engine: RefCell::new(None),
@@ -95,14 +96,14 @@ impl Host {
         }
     }
 
-    /// A number for a connection that no other one of this daemon has, of clients or of those who look in.
+    /// A unique number for a connection of this daemon, of clients or observers.
     pub(super) fn next_number(&self) -> u64 {
         self.numbers.set(self.numbers.get() + 1);
-        // Whoever looks into a private daemon comes by another host than its client.
+        // Observers of a private daemon have another host than its client.
         self.numbers.get() << 1 | u64::from(self.takes_clients)
     }
 
-    /// The engine, once there is one.
+    /// The engine, once it exists.
     pub fn engine(&self) -> Option<SharedEngine> {
         self.engine.borrow().clone()
     }

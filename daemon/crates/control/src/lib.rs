@@ -1,6 +1,6 @@
-//! The daemon's side of the control socket: who may connect, what they may ask, and when a daemon ends.
+//! The daemon's side of the control socket: access, requests, and the end of a daemon.
 //!
-//! All of it runs on the engine thread. Nothing per batch passes here but doorbells.
+//! All of it runs on the engine thread. Only doorbells are sent per batch.
 
 #![forbid(unsafe_code)]
 

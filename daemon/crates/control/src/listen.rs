@@ -1,10 +1,10 @@
-//! The listening socket: its path, removing what dead daemons left, and accepting clients.
+//! The listening socket: its path, removal of dead daemons' leftovers, and accepting clients.
 //!
-//! A private daemon gets its client's socket at its start. It also listens at an abstract name, at which its figures can be
-//! requested and nothing attached: such a name is no file, so nothing is left however the daemon ends.
+//! A private daemon gets its client's socket at its start. It also listens at an abstract name, for observers that
+//! request metrics and cannot attach: an abstract name is not a file, so nothing remains however the daemon ends.
 //!
-//! Beside each socket file lies a lock file. The kernel releases its lock when the daemon dies, however it dies, so a socket
-//! whose lock is free is a leftover and is removed at the next start.
+//! Each socket file has a lock file next to it. The kernel releases its lock when the daemon dies, however it dies, so
+//! a socket whose lock is free is a leftover and is removed at the next start.
 
 use std::fs;
 use std::io;
@@ -17,27 +17,28 @@ use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
-use super::access::AccessRules;
+use super::access::{AccessRules, may_be_unmapped};
 use super::connection::serve_connection;
 use super::fair_share::peer_of;
 use super::host::Host;
-use super::namespaces::is_own_process;
+use super::namespaces::{is_hidden_process, is_own_process};
 use forebay_engine::watch;
+use forebay_host::hidden;
 use forebay_host::lock_file::LockFile;
 use forebay_host::sockets::{abstract_prefix, credentials, lock_path, runtime_folder_path};
 
-/// Clients that may wait for a daemon to be ready.
+/// Limit of clients that wait for a daemon to be ready.
 const MAX_WAITING: usize = 256;
 
 /// Why a daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another daemon is there.
+    /// Another daemon listens there.
     #[error("another daemon listens at {}; stop it or set listen.socket", .0.display())]
     Held(PathBuf),
-    /// There is something else.
-    #[error("{} exists and is no socket; remove it or set listen.socket", .0.display())]
+    /// The path is another kind of file.
+    #[error("{} exists and is not a socket; remove it or set listen.socket", .0.display())]
     NotASocket(PathBuf),
     /// A Unix socket's path has room for 107 bytes.
     #[error("the socket path {} is {} bytes long; at most 107 are possible: set listen.socket to a shorter one", path.display(), path.as_os_str().len())]
@@ -50,18 +51,18 @@ pub enum ListenError {
     System {
         /// The path.
         path: PathBuf,
-        /// Its reason.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A listening socket and its lock. Both files go when it is dropped.
+/// A listening socket and its lock. Both files are removed when it is dropped.
 #[derive(Debug)]
 pub struct SocketPlace {
-    /// Where it lies.
+    /// The socket's path.
     pub path: PathBuf,
     listener: Option<Listener>,
-    /// Clients that came before the streams were open; nothing is read of them.
+    /// Clients that connected before the streams were open; nothing is read from them yet.
     waiting: Vec<Connection>,
     // Released after the socket is removed.
     _lock: LockFile,
@@ -82,9 +83,9 @@ pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
     Ok(folder)
 }
 
-/// Listens for those who look into a private daemon that serves the stream `name`.
+/// Listens for observers of a private daemon that serves the stream `name`.
 pub fn listen_for_observers(name: &str) -> Result<(PathBuf, Listener), SocketError> {
-    // What the name is made of besides is short.
+    // The rest of the path is short.
     let name: String = name.chars().filter(|letter| letter.is_ascii_graphic()).take(60).collect();
     let path = PathBuf::from(format!("{}{}-{name}", abstract_prefix(), std::process::id()));
     Ok((path.clone(), Listener::bind(&path)?))
@@ -99,7 +100,7 @@ fn take_lock(socket: &Path) -> Result<LockFile, ListenError> {
     }
 }
 
-/// Removes what dead daemons left in the run-time folder.
+/// Removes leftovers of dead daemons from the run-time folder.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -108,7 +109,7 @@ fn sweep(folder: &Path) {
         if path.extension().is_none_or(|extension| extension != "lock") {
             continue;
         }
-        // Held until the socket is removed: otherwise the next daemon's could be removed.
+        // Held until the socket is removed: otherwise the next daemon's socket could be removed.
         if let Ok(Some(_lock)) = LockFile::try_take(&path) {
             let _ = fs::remove_file(path.with_extension(""));
         }
@@ -116,8 +117,8 @@ fn sweep(folder: &Path) {
 }
 
 impl SocketPlace {
-    /// Listens at an explicit path, or at an automatic one in the run-time folder. The file's mode admits every user that
-    /// the rules may admit; the rules decide.
+    /// Listens at an explicit path, or at an automatic one in the run-time folder. The file's mode admits every user
+    /// whom the rules may admit; the rules decide.
     pub fn bind(
         explicit: Option<&Path>,
         name: &str,
@@ -159,18 +160,18 @@ impl SocketPlace {
         Ok(Self { path, listener: Some(listener), waiting: Vec::new(), _lock: lock })
     }
 
-    /// Takes clients in while the daemon is not ready, and shows those that wait that it makes progress. Does not block.
+    /// Accepts clients while the daemon is not ready, and reports progress to waiting ones. Does not block.
     pub fn keep_waiting(&mut self) {
         let Some(listener) = &self.listener else { return };
         while self.waiting.len() < MAX_WAITING {
-            // Whoever cannot be taken in waits in the queue.
+            // A client that cannot be accepted waits in the queue.
             let Ok(Some(connection)) = listener.accept() else { break };
             self.waiting.push(connection);
         }
         self.waiting.retain(|connection| connection.ring().is_ok());
     }
 
-    /// The listener and the clients that wait, once; the files stay this one's.
+    /// The listener and the waiting clients, once; this keeps the files.
     pub fn take_listener(&mut self) -> Option<(Listener, Vec<Connection>)> {
         Some((self.listener.take()?, std::mem::take(&mut self.waiting)))
     }
@@ -189,21 +190,42 @@ fn admit(connection: Connection, rules: &AccessRules, host: &Rc<Host>) {
         Err(error) => return tracing::warn!(%error, "refused a client without credentials"),
     };
     let (uid, pid) = (credentials.uid(), credentials.pid());
-    if !rules.admit(&credentials) {
+    let message = if let Err(reason) = rules.admit(&credentials) {
         tracing::warn!(uid, pid, "refused a user that is not allowed");
+        reason
     } else if rules.own_processes_only && !is_own_process(&connection) {
-        tracing::warn!(uid, pid, "refused a process of another user or PID namespace");
-        let message = "a private daemon is observed only from its own user and PID namespaces; run the command in the \
-                       trainer's container";
-        let fault = Fault { kind: FaultKind::Config, message: message.to_owned() };
-        // Best effort: the other side may not read it.
-        let _ = connection.send(&DaemonFrame::Fault(fault), &[]);
+        refusal_of_other_process(&connection, uid, pid)
+    } else if may_be_unmapped(uid) && !is_own_process(&connection) {
+        tracing::warn!(uid, pid, "refused a process that may be of any user");
+        format!(
+            "user {uid} may be any user that the daemon's namespace does not map, so it is admitted from the daemon's \
+             own user and PID namespaces only; run the daemon in the client's container, or both as another user"
+        )
     } else {
         tokio::task::spawn_local(serve_connection(connection, Rc::clone(host)));
-    }
+        return;
+    };
+    let fault = Fault { kind: FaultKind::Config, message };
+    // Best effort: the peer may not read it.
+    let _ = connection.send(&DaemonFrame::Fault(fault), &[]);
 }
 
-/// Accepts clients for ever, after those that wait.
+/// Why a private daemon refuses a process that is not known to be in its namespaces.
+fn refusal_of_other_process(connection: &Connection, uid: u32, pid: i32) -> String {
+    if is_hidden_process(connection) {
+        tracing::warn!(uid, pid, "refused a process that /proc hides from this daemon");
+        return format!(
+            "/proc hides process {pid} from the private daemon, which cannot tell whether it runs in its own user and PID \
+             namespaces, and answers none but those; {}, or set security.confine = \"off\"",
+            hidden::REMEDY
+        );
+    }
+    tracing::warn!(uid, pid, "refused a process of another user or PID namespace");
+    "a private daemon is observed only from its own user and PID namespaces; run the command in the trainer's container"
+        .to_owned()
+}
+
+/// Accepts clients for ever, after the waiting ones.
 pub async fn accept_clients(
     listener: Listener,
     waiting: Vec<Connection>,
@@ -227,7 +249,7 @@ pub async fn accept_clients(
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    // Most likely out of descriptors: the client waits in the queue until some are free.
+                    // Probably out of descriptors: the client waits in the queue until some are free.
                     tracing::error!(%error, "cannot accept a client; raise the limit of open files (ulimit -n)");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
@@ -243,7 +265,7 @@ mod tests {
     use forebay_host::sockets::find_sockets;
 
     #[test]
-    fn a_private_daemons_name_is_found_and_goes_with_its_listener() {
+    fn private_daemons_name_is_found_and_disappears_with_its_listener() {
         let (path, listener) = listen_for_observers("tr ain\n").unwrap();
         assert!(path.to_string_lossy().ends_with("-train"), "{}", path.display());
         assert!(find_sockets().contains(&path));

@@ -1,14 +1,16 @@
-//! Whether the process at the other end of a socket is one of the daemon's own: of its user, and in its user and PID
-//! namespaces, so in its container.
+//! Whether the process at the other end of a socket belongs to the daemon's user and is in its user and PID namespaces,
+//! and so in its container.
 //!
-//! `/proc/PID/ns` needs the right to trace the process, which Landlock takes from a daemon at work. Everybody may read
-//! `/proc/PID/status`, where `NSpid` has a number for each PID namespace from that of /proc down to the process's, and
-//! `/proc/PID/uid_map`, which shows a namespace that has other users. Two user namespaces with the same map in one PID
-//! namespace are not told apart: there, a process of the same user can also send the daemon signals.
+//! Reading `/proc/PID/ns` requires the right to trace the process, which Landlock removes from a running daemon.
+//! Everyone may read `/proc/PID/status`, where `NSpid` has a number for each PID namespace from that of /proc down to
+//! the process's, and `/proc/PID/uid_map`, which reveals a namespace with other users. Two user namespaces with the
+//! same map in one PID namespace are not distinguished: there, a process of the same user can also send signals to the
+//! daemon.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
+use forebay_host::hidden::is_hidden;
 use forebay_host::sockets::credentials;
 use forebay_protocol::socket::Connection;
 use nix::errno::Errno;
@@ -16,16 +18,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Uid;
 
-/// Whether the peer is of the daemon's user, in its user and PID namespaces. False where that cannot be known.
+/// Whether the peer belongs to the daemon's user and is in its user and PID namespaces. False if unknown.
 pub(crate) fn is_own_process(connection: &Connection) -> bool {
     let Ok(peer) = credentials(connection) else { return false };
     peer.uid() == Uid::effective().as_raw()
         && shares_namespaces(peer.pid())
-        // Afterwards: as long as the process exists, its number is no other's.
+        // Checked last: as long as the process exists, its id is not reused.
         && still_exists(getsockopt(connection, sockopt::PeerPidfd))
 }
 
-/// What tells the namespaces of a process from others.
+/// Whether /proc hides the peer's process from this one, so that nothing can be known about it.
+pub(crate) fn is_hidden_process(connection: &Connection) -> bool {
+    credentials(connection).is_ok_and(|peer| u32::try_from(peer.pid()).is_ok_and(is_hidden))
+}
+
+/// Distinguishes the namespaces of processes.
 #[derive(Debug, PartialEq, Eq)]
 struct Namespaces {
     uid_map: String,
@@ -33,20 +40,21 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    /// Of the process with this number here. `None`: it is in another PID namespace, or nothing can be read of it.
+    /// The namespaces of the process with this number here. `None`: it is in another PID namespace, or cannot be read.
     fn of(process: &str, number: u32) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}")).ok();
         let status = read("status")?;
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-        // A second number is that in a namespace below; another one means that /proc is that of a namespace above.
+        // A second number comes from a nested namespace; a different number means that /proc belongs to an outer
+        // namespace.
         let is_here = numbers.split_whitespace().eq([number.to_string()]);
         is_here.then_some(Self { uid_map: read("uid_map")?, gid_map: read("gid_map")? })
     }
 }
 
-/// Whether the process with this number, as the kernel gives it for a socket's peer, is in this process's namespaces.
+/// Whether the process with this number, as the kernel reports it for a socket's peer, is in this process's namespaces.
 fn shares_namespaces(process: i32) -> bool {
-    // 0 stands for a process that is not visible from this PID namespace.
+    // 0 means a process that is not visible from this PID namespace.
     let Some(number) = u32::try_from(process).ok().filter(|number| *number > 0) else {
         return false;
     };
@@ -54,7 +62,7 @@ fn shares_namespaces(process: i32) -> bool {
     own.is_some() && own == Namespaces::of(&number.to_string(), number)
 }
 
-/// Whether the process of a pidfd has not ended. Kernels before Linux 6.5 give none for a peer: they cannot tell.
+/// Whether the process of a pidfd is alive. Before Linux 6.5 a peer has no pidfd, and it counts as alive.
 fn still_exists(pidfd: nix::Result<OwnedFd>) -> bool {
     match pidfd {
         Ok(pidfd) => {
@@ -72,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_in_its_parents_namespaces_and_nobody_is_in_those_of_a_number_that_is_none() {
+    fn child_is_in_its_parents_namespaces_and_an_invalid_number_is_not() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let number = i32::try_from(child.id()).unwrap();
         let open = || pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
@@ -86,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_in_this_process_is_its_own() {
+    fn peer_in_this_process_is_an_own_process() {
         let (daemon, _client) = Connection::pair().unwrap();
         assert!(is_own_process(&daemon));
     }

@@ -1,4 +1,4 @@
-//! Knowing that the process at the other end has died, even when a child of it still holds the socket.
+//! Detects the death of the process at the other end, even if a child still has the socket.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use forebay_engine::watch;
 use forebay_host::sockets::credentials;
 
-/// A descriptor that becomes readable when the peer dies: the kernel's own (Linux 6.5), else by its process id where
-/// that can be seen from here.
+/// A descriptor that becomes readable when the peer dies: from the kernel (Linux 6.5), or else by its process id if
+/// that is visible here.
 pub(crate) fn pidfd(connection: &Connection) -> Option<OwnedFd> {
     if let Ok(descriptor) = getsockopt(connection, sockopt::PeerPidfd) {
         return Some(descriptor);
@@ -20,7 +20,7 @@ pub(crate) fn pidfd(connection: &Connection) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Whether a descriptor that a client sent is a pidfd: to watch anything else could wait on the client's mercy.
+/// Whether a descriptor that a client sent is a pidfd: waiting for another kind would depend on the client.
 pub(crate) fn is_pidfd(descriptor: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     // `anon_inode:[pidfd]`, since Linux 6.9 `pidfd:[inode]`.
@@ -30,7 +30,7 @@ pub(crate) fn is_pidfd(descriptor: &OwnedFd) -> bool {
     })
 }
 
-/// Returns when the process behind the descriptor has died; never, when that cannot be known.
+/// Returns when the descriptor's process has died; never, if that is unknown.
 pub(crate) async fn death(pidfd: Option<OwnedFd>) {
     let watched = pidfd.and_then(|pidfd| watch(pidfd, Interest::READABLE).ok());
     match watched {

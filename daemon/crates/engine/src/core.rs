@@ -1,11 +1,16 @@
-//! The engine: all sessions, the byte gate and the pool of work threads, owned by one thread.
+//! The core of the engine, owned by one thread: all sessions, the byte gate and the pool of work threads.
 
 mod attach;
+pub(crate) mod capture;
 mod lane;
+pub(crate) mod memory;
 mod metrics;
 mod recording;
 mod retrying;
+pub(crate) mod session;
+pub(crate) mod stall;
 mod start;
+pub(crate) mod tick;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,21 +25,21 @@ use tokio::sync::Notify;
 
 pub use self::attach::{ReattachState, SessionMemory};
 pub use self::start::run_on_wake;
-use super::budgets::Gates;
-use super::fetch_threads::FetchThreads;
-use super::pool::Pool;
+use crate::actors::fetch_threads::FetchThreads;
+use crate::actors::pool::Pool;
 #[cfg(test)]
-use super::pool::Shared;
-use super::quarantine::Quarantine;
-use super::reading::Reading;
-use super::retry_queue::RetryQueue;
-use super::session::{Seek, Session, SessionEnd};
-use super::stall::StallWatch;
-use super::stream::Stream;
-use super::tick::{SessionsSeen, Tick};
-use super::units::{Units, Wanted};
-use super::waker::Waker;
-use super::work::{FetchJob, SessionWork};
+use crate::actors::pool::Shared;
+use crate::actors::reading::Reading;
+use crate::actors::retry_queue::RetryQueue;
+use crate::core::session::{Seek, Session, SessionEnd};
+use crate::core::stall::StallWatch;
+use crate::core::tick::{SessionsSeen, Tick};
+use crate::ground::budgets::Gates;
+use crate::ground::quarantine::Quarantine;
+use crate::ground::stream::Stream;
+use crate::ground::units::{Units, Wanted};
+use crate::ground::waker::Waker;
+use crate::ground::work::{FetchJob, SessionWork};
 use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 /// The engine, shared by the tasks of its thread.
@@ -45,21 +50,21 @@ pub type SharedEngine = Rc<RefCell<Engine>>;
 pub struct Engine {
     streams: Vec<Arc<Stream>>,
     fetch_notify: Vec<Rc<Notify>>,
-    /// A stream may have more reads under way.
+    /// Wakes lanes when a stream may have more concurrent reads.
     more_lanes: Rc<Notify>,
     sessions: BTreeMap<u64, Session>,
-    /// The work of ended sessions until their last row is finished: rows that wait hold bytes of the gate.
+    /// Ended sessions until their last row is finished: waiting rows hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
     next_session: u64,
-    /// Rows published so far, of all sessions.
+    /// Rows published so far by all sessions.
     rows_published: Rc<Cell<u64>>,
-    /// By stream: the blocks that its samples share, if they do.
+    /// By stream: the blocks shared by its samples, if any.
     units: Vec<Option<Arc<Units<FetchJob>>>>,
     pub(crate) gates: Gates,
     pool: Pool,
     waker: Arc<Waker>,
     tick: Tick,
-    /// Whether ticks are on, and what turns them on.
+    /// Whether ticks are on, and the notification that turns them on.
     ticks: bool,
     ticks_wanted: Rc<Notify>,
     /// By stream.
@@ -68,10 +73,10 @@ pub struct Engine {
     readings: Vec<Vec<Option<Arc<Reading>>>>,
     /// By stream: rows whose reads failed.
     retries: Vec<RetryQueue>,
-    /// Rows wait for their next try.
+    /// Notified when a row is put off.
     retries_wanted: Rc<Notify>,
     stalls: RefCell<StallWatch>,
-    /// Where metrics are served over HTTP.
+    /// Address at which metrics are served over HTTP.
     pub metrics_address: Option<SocketAddr>,
     started: Instant,
     history: History,
@@ -88,7 +93,7 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// Every stream, in the order of the configurations.
+    /// All streams, in the order of the configurations.
     pub fn streams(&self) -> &[Arc<Stream>] {
         &self.streams
     }
@@ -98,7 +103,7 @@ impl Engine {
         Arc::clone(&self.pool.shared)
     }
 
-    /// Advances one session on its client's doorbell. False: the client has returned nothing since the last look.
+    /// Advances one session on its client's doorbell. False: the client has returned nothing since the last doorbell.
     pub fn on_doorbell(&mut self, number: u64) -> bool {
         let returned = |engine: &Self| engine.sessions.get(&number).map(|one| one.ring.returned());
         let before = returned(self);
@@ -129,11 +134,11 @@ impl Engine {
             Err(end) => return self.detach(number, &end),
         }
         if has_begun {
-            self.note_moment();
+            self.add_to_history();
         }
     }
 
-    /// Advances all sessions: a batch completed, a row failed, bytes were freed, or time passed.
+    /// Advances all sessions, after a completed batch, a failed row, freed bytes, or a tick.
     pub fn advance_all(&mut self) {
         self.gates.grant();
         self.handle_put_off();
@@ -144,18 +149,18 @@ impl Engine {
         for number in numbers {
             self.advance(number);
             if let Some(session) = self.sessions.get(&number) {
-                // An outage that is announced counts as progress: the client need not give up before this side does.
+                // An announced outage counts as progress: the client must not time out before the daemon does.
                 let signs = session.stream.outages.signs();
                 session.ring.show_progress(rows_finished.wrapping_add(signs));
             }
         }
     }
 
-    /// Admits rows again whose unit was not read, and gives bytes back that are kept for rows to come where a row waits.
+    /// Admits rows again whose unit was not read, and evicts kept units while a row waits for their bytes.
     fn tend_units(&mut self) {
         for units in self.units.iter().flatten() {
             for mut job in units.take_returned() {
-                // It waits once more, and a row that waits holds no unit.
+                // The row waits again, and a waiting row holds no unit.
                 Wanted::let_go(&mut job.units);
                 let slot = &job.session.slots[job.slot];
                 match self.sessions.get_mut(&job.session.number) {
@@ -167,7 +172,7 @@ impl Engine {
             }
         }
         let units = || self.units.iter().flatten();
-        // Lanes of streams without units are paused while bytes are kept; they are no waiters.
+        // Lanes of streams without units pause while bytes are kept; they are not counted as waiters.
         let idle_bytes = || units().map(|units| units.idle_bytes()).sum();
         while (self.gates.fetch.is_awaited() || self.gates.fetch.is_paused_for(idle_bytes))
             && units().any(|units| units.evict())
@@ -176,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Answers a client's seeks and moves it to the position of the last one. Gives the rows that were taken and thrown away.
+    /// Answers a client's seeks and moves the session to the last position. Returns the number of rows discarded.
     pub fn seek(&mut self, number: u64, seeks: &[Seek]) -> u64 {
         let session = self.sessions.get_mut(&number);
         let thrown_away = session.map_or(0, |session| session.seek(seeks));
@@ -195,7 +200,7 @@ impl Engine {
         self.sessions.get(&number).map(|session| Arc::clone(&session.stream))
     }
 
-    /// Ends a session; its memory is freed when its last running row has ended.
+    /// Ends a session; its memory is freed after its last running row.
     pub fn detach(&mut self, number: u64, end: &SessionEnd) {
         let Some(mut session) = self.sessions.remove(&number) else {
             return;
@@ -220,7 +225,8 @@ impl Engine {
         self.ticks_wanted.notify_one();
     }
 
-    /// Waits for a bounded time until all bad samples are listed and all that was learned of JPEG files is kept: the process is about to end.
+    /// Waits, with a time limit, until all bad samples are listed and the JPEG index is saved. Called before the
+    /// process ends.
     pub fn finish_lists(&self) {
         for stream in &self.streams {
             stream.jpeg_index.finish();
@@ -228,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// Tells every client that the daemon shuts down.
+    /// Notifies every client that the daemon shuts down.
     pub fn say_goodbye(&mut self) {
         for session in self.sessions.values() {
             session.send(DaemonFrame::Goodbye);
@@ -249,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Reports what has stalled.
+    /// Updates the list of stalls.
     fn watch_stalls(&self) {
         let readings = self.readings.iter().flatten().flatten();
         let mut stalls = self.stalls.borrow_mut();
@@ -257,28 +263,30 @@ impl Engine {
         stalls.check(&self.sessions, readings, shared.places(), (now, shared.ns_of(now)));
     }
 
-    /// In how long to check trainers that hold all batches: without progress there are no ticks.
+    /// Time until the next check of trainers that hold all batches: without progress there are no ticks.
     fn next_trainer_check(&self) -> Option<Duration> {
         let now = self.clock.now();
         let next = self.stalls.borrow().next_trainer_check(&self.sessions, now)?;
         Some(next.saturating_duration_since(now))
     }
 
-    /// The threads that hang in reads that were given up.
+    /// Number of threads that hang in abandoned reads.
     #[cfg(test)]
     pub(crate) fn hung_threads(&self) -> usize {
         self.fetch_threads.iter().map(|threads| threads.hung().get()).sum()
     }
 
-    /// The samples whose reads are in a call to the storage.
+    /// Samples whose reads are in a call to the storage.
     #[cfg(test)]
     pub(crate) fn samples_in_a_call(&self) -> Vec<forebay_protocol::ids::SampleId> {
         let reads = self.readings.iter().flatten().flatten().filter_map(|read| read.snapshot());
-        let calls = reads.filter(|read| matches!(read.doing, super::reading::Doing::Call(..)));
+        let calls =
+            reads.filter(|read| matches!(read.doing, crate::actors::reading::Doing::Call(..)));
         calls.map(|read| read.id).collect()
     }
 
-    /// Whether work is under way. Otherwise no ticks are needed: a client that runs out of batches rings.
+    /// Whether work is in progress. Otherwise ticks are not needed: a client that runs out of batches rings the
+    /// doorbell.
     fn needs_ticks(&self) -> bool {
         !self.ending.is_empty() || self.sessions.values().any(Session::is_working)
     }
@@ -300,14 +308,14 @@ impl Engine {
         self.watch_waits();
     }
 
-    /// Turns ticks on or off; gives whether they are on.
+    /// Turns ticks on or off and returns the new state.
     fn set_ticks(&mut self) -> bool {
         let runs = self.needs_ticks();
         if runs && !self.ticks {
             let now = self.clock.now();
             self.tick.resume(&self.streams, now);
             if self.history.is_due(now) {
-                self.note_moment();
+                self.add_to_history();
             }
         }
         if runs != self.ticks {
@@ -319,7 +327,8 @@ impl Engine {
 
     fn share_sessions(&self) {
         let sessions = self.sessions.values().map(|session| &session.work);
-        let shown = sessions.chain(&self.ending).map(Arc::clone).collect();
+        let shown: Vec<_> = sessions.chain(&self.ending).map(Arc::clone).collect();
+        self.pool.shared.turns.set_sessions(self.sessions.len());
         self.pool.shared.sessions.store(Arc::new(shown));
     }
 

@@ -1,4 +1,4 @@
-//! The engine with its threads over real segments. A test stands in for the client: it takes, checks and returns.
+//! The engine with its threads over real segments. The test acts as the client: it takes, checks and returns batches.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_affinity::PoolOptions;
 use forebay_protocol::frames::{Attach, Attached, DaemonFrame, RestartPolicy};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
@@ -17,34 +18,35 @@ use forebay_protocol::socket::Connection;
 use forebay_protocol::words::Words;
 use tokio::sync::mpsc;
 
-use super::work::{Claim, SessionWork};
 use super::*;
+use crate::ground::work::{Claim, SessionWork};
 use forebay_config::{Config, CpuPolicy, Override};
+use forebay_dataset::OpenOptions;
+use forebay_formats::testing::npy_bytes;
 use forebay_observe::Clock;
 use forebay_order::{DrawKey, Draws, substitute};
-use forebay_pipeline::batch::{BatchCaller, BatchOperation};
-use forebay_source::dataset::OpenOptions;
-use forebay_source::dataset::testing::npy_bytes;
+use forebay_transform::batch::{BatchCaller, BatchOperation};
 
 mod batches;
 mod fetching;
 mod replays;
 mod schedules;
 mod stalls;
+mod substitutes;
 mod units;
 mod verdicts;
 
-/// Hangs are found by this and by nothing else.
+/// The limit after which a test counts as hung; no other time limit fails a test.
 const WATCHDOG: Duration = Duration::from_secs(60);
 const SAMPLES: u64 = 64;
 const ROUNDS: u32 = 4000;
 
-/// Every fifth sample is no array.
+/// Every fifth sample is not a valid array.
 fn is_bad(sample: u64) -> bool {
     sample % 5 == 1
 }
 
-/// A folder of arrays of four numbers, each the sample's own, and a stream over it.
+/// A folder of arrays of four numbers, each equal to the sample's number, and a stream over it.
 fn open_stream(folder: &Path, bad_samples: bool, more: &str) -> Arc<Stream> {
     open_stream_with(folder, bad_samples, more, Vec::new())
 }
@@ -62,7 +64,15 @@ fn open_stream_with(
     );
     let config = read_config(folder, &text, &[]);
     Arc::new(
-        Stream::open_with(config, 3, OpenOptions::default(), Clock::system(), operations).unwrap(),
+        Stream::open_with(
+            config,
+            forebay_formats::open_configured,
+            3,
+            OpenOptions::default(),
+            Clock::system(),
+            operations,
+        )
+        .unwrap(),
     )
 }
 
@@ -77,7 +87,10 @@ fn stream_called(name: &str, folder: &Path, keys: &[&str], clock: Clock) -> Arc<
                 [batch]\nsize = 8\n[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n";
     let mut config = read_config(folder, text, keys);
     name.clone_into(&mut config.name);
-    Arc::new(Stream::open(config, 3, OpenOptions::default(), clock).unwrap())
+    Arc::new(
+        Stream::open(config, forebay_formats::open_configured, 3, OpenOptions::default(), clock)
+            .unwrap(),
+    )
 }
 
 fn read_config(folder: &Path, text: &str, keys: &[&str]) -> Config {
@@ -93,7 +106,7 @@ fn write_samples(data: &Path, bad_samples: bool) {
         let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_le_bytes()).collect();
         let mut bytes = npy_bytes("<i8", false, "(4,)", &elements);
         if sample % 7 == 3 {
-            // Not to be read directly into the row: its bytes have to be turned round first.
+            // Not read directly into the row: its bytes must be swapped first.
             let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
             bytes = npy_bytes(">i8", false, "(4,)", &elements);
         }
@@ -129,6 +142,7 @@ fn pool() -> PoolOptions {
         policy: CpuPolicy::Normal,
         nice: 0,
         granted_cores: 3.0,
+        spare_cores: None,
         limit_cores: None,
         cores: Vec::new(),
         refused_cores: Vec::new(),
@@ -140,7 +154,7 @@ fn start_pool(stream: &Arc<Stream>, fetch_bytes: u64, pool: PoolOptions) -> Shar
     start_within(stream, budgets(fetch_bytes), pool)
 }
 
-/// No sample of most tests takes more than is covered.
+/// No sample of most tests needs more than `covered_bytes`.
 const fn budgets(fetch_bytes: u64) -> ByteBudgets {
     ByteBudgets { fetch_bytes, work_bytes: 1 << 30, covered_bytes: 8 << 20 }
 }
@@ -153,12 +167,12 @@ fn start_within(stream: &Arc<Stream>, budgets: ByteBudgets, pool: PoolOptions) -
     engine
 }
 
-/// Runs a test on an engine thread of its own, under the watchdog.
+/// Runs a test on a separate engine thread, under the watchdog.
 fn on_engine_thread<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
     let outcome = local.block_on(&runtime, async { tokio::time::timeout(WATCHDOG, test()).await });
-    // Threads of a test that hung shall not keep it from failing.
+    // Threads of a hung test must not keep it from failing.
     runtime.shutdown_background();
     if outcome.is_err() {
         std::mem::forget(local);
@@ -177,7 +191,7 @@ struct Client {
     serial: u64,
     bad_samples: bool,
     frames: mpsc::Receiver<DaemonFrame>,
-    /// What keeps the engine's doorbells from failing.
+    /// Keeps the engine's doorbells from failing.
     _peer: Connection,
 }
 
@@ -186,7 +200,7 @@ impl Client {
         Self::attach_as(engine, bad_samples, 0, 1)
     }
 
-    /// As the last rank of a world: what [`check`](Self::check) expects of a batch is then the same.
+    /// As the last rank of a world: [`check`](Self::check) then expects the same of a batch.
     fn attach_as(engine: &SharedEngine, bad_samples: bool, rank: u32, world_size: u32) -> Self {
         let position = Position::default();
         let request = Attach { stream: None, rank, world_size, position, substitutes: 0 };
@@ -235,9 +249,9 @@ impl Client {
         client
     }
 
-    /// The next batch, whatever seek it was made for.
+    /// The next batch, whichever seek it belongs to.
     async fn next(&mut self) -> Descriptor {
-        // A client without a ready batch announces the slots that it has given back since the last doorbell.
+        // A client without a ready batch announces the slots that it has returned since the last doorbell.
         if self.publish.published() == self.read && self.returns.announce_sleep() {
             self.engine.borrow_mut().advance(self.number);
         }
@@ -249,9 +263,29 @@ impl Client {
         }
         self.returns.announce_wake();
         self.read += 1;
-        // By this the engine knows how many slots still go round.
+        // The engine derives from it the number of slots in circulation.
         self.returns.show_taken(self.read, forebay_protocol::clock::monotonic_ns());
         self.publish.read(self.read - 1).unwrap()
+    }
+
+    /// Returns published batches until the session ends; the reason of the end.
+    async fn fault(&mut self) -> String {
+        loop {
+            if let Ok(DaemonFrame::Fault(fault)) = self.frames.try_recv() {
+                return fault.message;
+            }
+            while self.read < self.publish.published() {
+                self.read += 1;
+                self.returns.show_taken(self.read, forebay_protocol::clock::monotonic_ns());
+                let taken = self.publish.read(self.read - 1).unwrap();
+                self.give_back(&taken);
+            }
+            if self.returns.announce_sleep() {
+                self.engine.borrow_mut().advance(self.number);
+            }
+            tokio::task::yield_now().await;
+            self.returns.announce_wake();
+        }
     }
 
     fn give_back(&mut self, batch: &Descriptor) {
@@ -268,7 +302,7 @@ impl Client {
         self.engine.borrow_mut().seek(self.number, &[seek]);
     }
 
-    /// Compares a batch with what the order says of it, substitutes included.
+    /// Compares a batch with the order, substitutes included.
     fn check(&self, batch: &Descriptor) {
         let start = match batch.position_after.samples {
             0 => SAMPLES - batch.rows,
@@ -294,7 +328,7 @@ impl Client {
             }
             let place = format!("row {row} of the batch at {start} of epoch {}", batch.epoch);
             assert_eq!(word(index.offset_bytes + 8 * row), expected, "index in {place}");
-            // Dense rows of 32 bytes lie together too.
+            // Dense rows of 32 bytes are contiguous too.
             let first = array.offset_bytes + 32 * row;
             for byte in [first, first + 24] {
                 assert_eq!(word(byte), expected, "data in {place}");
@@ -308,22 +342,22 @@ impl Client {
 }
 
 /// Bad samples, seeks, batches kept and returned out of order, two stages with limits and a tight byte budget: each
-/// row that is delivered is the one that the order names.
+/// delivered row is the one that the order names.
 #[test]
-fn no_row_is_torn_stale_or_another_ones_under_seeks_and_substitutes() {
+fn rows_are_intact_and_in_order_under_seeks_and_substitutes() {
     take_and_seek("");
 }
 
-/// The same while work threads move ragged rows together, also of batches that are given up meanwhile.
+/// The same while work threads compact ragged rows, also of batches that are cancelled meanwhile.
 #[test]
-fn no_row_is_torn_or_stale_when_ragged_rows_are_compacted_under_seeks() {
+fn rows_are_intact_when_ragged_rows_are_compacted_under_seeks() {
     take_and_seek("[output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n");
 }
 
-/// A slot whose rows are being moved together is not free, and a request that no thread has taken yet is withdrawn: else the
-/// slot's next batch would be moved while it is written.
+/// A slot whose rows are being compacted is not free, and a request that no thread has taken yet is withdrawn:
+/// otherwise the slot's next batch would be compacted while it is written.
 #[test]
-fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
+fn cancelled_compaction_does_not_affect_the_slots_next_batch() {
     let folder = tempfile::tempdir().unwrap();
     let output = "[[stage]]\nname = \"work\"\noperations = []\n\
                   [output]\narray = { ragged = true, max_bytes = \"512B\", compact = true }\n";
@@ -344,9 +378,9 @@ fn a_given_up_compaction_does_not_reach_the_slots_next_batch() {
     assert!(slot.withdraw_finishing());
 }
 
-/// Lowered threads that starve do so in the middle of a row, with every place of its stage taken.
+/// Lowered threads may starve in the middle of a row, with every place of its stage taken.
 #[test]
-fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
+fn stage_full_of_starving_threads_has_room_for_the_other_group() {
     let folder = tempfile::tempdir().unwrap();
     let stage = "[[stage]]\nname = \"work\"\nconcurrency = 2\noperations = []\n";
     let stream = open_stream(folder.path(), false, stage);
@@ -361,16 +395,16 @@ fn a_stage_full_of_starving_threads_has_room_for_the_other_group() {
     assert!(work.claim(1).is_none(), "two at once");
 }
 
-/// Rows wait that no thread of the lowered group takes, and nothing else happens any more: the switch itself must wake
-/// the second group.
+/// Rows wait that no thread of the lowered group takes, and no other event follows: the switch itself must wake the
+/// second group.
 #[test]
-fn the_second_group_is_woken_when_its_turn_comes() {
+fn second_group_is_woken_by_the_switch() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stage =
             "[[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n[ring]\nslots = 4\n";
         let stream = open_stream(folder.path(), false, stage);
-        // A lowered thread that starves in the middle of a row, as far as anyone can see.
+        // Simulates a lowered thread that starves in the middle of a row.
         assert!(stream.stages[0].gate.enter(0));
         let engine = start_under(&stream, 1 << 20, CpuPolicy::Idle);
         let pool = engine.borrow().pool_shared();
@@ -378,7 +412,7 @@ fn the_second_group_is_woken_when_its_turn_comes() {
         while stream.stages[0].input.report().num_items < 4 * 8 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Whoever made the last row ready has looked for a sleeper by now.
+        // By now the thread that made the last row ready has checked for sleepers.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(client.publish.published(), 0);
         pool.set_fallback(true);
@@ -387,9 +421,9 @@ fn the_second_group_is_woken_when_its_turn_comes() {
     });
 }
 
-/// While one row of a batch sleeps, the rows of all other slots are worked and none of them is published before it.
+/// While one row of a batch sleeps, the rows of all other slots are processed and none of them is published before it.
 #[test]
-fn a_slow_sample_holds_up_its_own_batch_alone() {
+fn slow_sample_delays_only_its_own_batch() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stage = "[[stage]]\nname = \"work\"\nconcurrency = 3\n\
@@ -399,7 +433,7 @@ fn a_slow_sample_holds_up_its_own_batch_alone() {
         let pool = engine.borrow().pool_shared();
         let mut client = Client::attach(&engine, false);
         let finished = || pool.rows_finished.load(forebay_protocol::sync::Ordering::Relaxed);
-        // The draws are the seed's: in some window of four batches exactly one row is slow.
+        // The seed determines the draws: in some window of four batches exactly one row is slow.
         let mut is_hidden = false;
         for _ in 0..16 {
             let begun = finished();
@@ -418,9 +452,9 @@ fn a_slow_sample_holds_up_its_own_batch_alone() {
     });
 }
 
-/// The two groups of threads take turns at any moment: no row is lost and no wake-up goes to the wrong group for good.
+/// The two groups of threads are switched at any moment: no row is lost and no wake-up stays with the wrong group.
 #[test]
-fn no_batch_is_lost_while_the_groups_of_threads_take_turns() {
+fn no_batch_is_lost_while_the_groups_of_threads_alternate() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stage = "[[stage]]\nname = \"work\"\noperations = []\n[ring]\nslots = 4\n";

@@ -1,6 +1,8 @@
-//! What processes of one host share: lock files, and the sockets at which this user's daemons listen.
+//! State that processes of one host share: lock files, the sockets of this user's daemons, and processes that /proc
+//! hides.
 
 #![forbid(unsafe_code)]
 
+pub mod hidden;
 pub mod lock_file;
 pub mod sockets;

@@ -1,4 +1,4 @@
-//! A lock file beside what it guards: one holder at a time over all processes.
+//! A lock file next to the file that it protects: one holder at a time across all processes.
 //!
 //! The kernel releases the lock when the holder dies; a lock file without a holder is a leftover. The holder removes the
 //! file before it releases the lock, so a process that had opened it before may lock a file without a name while another
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// A held lock. Dropping it removes the file, then releases the lock.
 #[derive(Debug)]
 pub struct LockFile {
-    // Closed after `drop`, and with it the lock ends.
+    // Closed after `drop`, which releases the lock.
     file: File,
     path: PathBuf,
 }
@@ -24,8 +24,8 @@ impl LockFile {
     /// Takes the lock; none if another process, or another holder in this one, has it.
     ///
     /// # Errors
-    /// The system's: the folder cannot be written, its file system has no locks, or the path is a symbolic link, whose
-    /// target would never be the file at the path.
+    /// A system error: the folder is not writable, its file system does not support locks, or the path is a symbolic
+    /// link, whose target would never be the file at the path.
     pub fn try_take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let file = OpenOptions::new()
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_counts_only_on_the_file_that_lies_there() {
+    fn lock_is_valid_only_on_the_file_at_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.lock");
         let lock = LockFile::try_take(&path).unwrap().unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_come_and_go_at_one_place_are_never_two() {
+    fn successive_holders_never_overlap() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.lock");
         let inside = AtomicU32::new(0);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_can_be_made_or_a_link_lies_the_system_says_why() {
+    fn unwritable_folders_and_links_give_a_system_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = LockFile::try_take(&folder.path().join("none/a.lock")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);

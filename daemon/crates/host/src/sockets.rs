@@ -1,7 +1,7 @@
-//! Where the daemons of this user listen, and which of them are alive.
+//! The sockets at which this user's daemons listen, and whether they are alive.
 //!
-//! The socket of `serve` or `run` is a file with a lock file beside it; that of a private daemon an abstract name, which is
-//! no file. Making and removing them is `control`'s part.
+//! The socket of `serve` or `run` is a file with a lock file next to it; a private daemon's socket is an abstract name,
+//! not a file. The crate `control` creates and removes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 
 use crate::lock_file::LockFile;
 
-/// Process, user and group of whoever connected, from the kernel.
+/// Process, user and group of the peer, from the kernel.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn credentials(connection: &Connection) -> nix::Result<UnixCredentials> {
     getsockopt(connection, sockopt::PeerCredentials)
 }
@@ -28,7 +28,7 @@ pub fn runtime_folder_path() -> PathBuf {
     }
 }
 
-/// The lock file of a socket: it is held while the daemon lives.
+/// The lock file of a socket, which is locked while the daemon lives.
 #[must_use]
 pub fn lock_path(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
@@ -36,7 +36,7 @@ pub fn lock_path(socket: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// The automatic sockets of this user on which a daemon listens, those of private daemons (`@…`) among them.
+/// The automatic sockets of this user on which a daemon listens, including sockets of private daemons (`@…`).
 #[must_use]
 pub fn find_sockets() -> Vec<PathBuf> {
     let entries = fs::read_dir(runtime_folder_path());
@@ -56,7 +56,7 @@ pub fn find_sockets() -> Vec<PathBuf> {
     sockets
 }
 
-/// Whether the listener is a process of this user that is visible from here: 0 stands for one in a foreign PID namespace.
+/// Whether the listener is a visible process of this user: 0 means one in a foreign PID namespace.
 fn is_own(path: &Path) -> bool {
     let own = nix::unistd::Uid::effective().as_raw();
     let connection = Connection::connect(path).ok();
@@ -71,7 +71,7 @@ pub fn abstract_prefix() -> String {
     format!("@forebay-{}/", nix::unistd::Uid::effective())
 }
 
-/// The names in /proc/net/unix with a listener that begin with `prefix`.
+/// The names in /proc/net/unix that have a listener and begin with `prefix`.
 fn abstract_names(table: &str, prefix: &str) -> Vec<String> {
     const LISTENING: &str = "00010000";
     let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_this_user_on_which_somebody_listens_are_found() {
+    fn this_users_names_with_a_listener_are_found() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
                      0000000000000000: 00000002 00000000 00010000 0005 01 17 @forebay-7/12-train\n\
                      0000000000000000: 00000003 00000000 00000000 0005 03 18 @forebay-7/12-train\n\

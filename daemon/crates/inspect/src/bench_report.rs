@@ -1,38 +1,39 @@
-//! What `forebay bench` has measured.
+//! The results of `forebay bench`.
 
 use forebay_observe::{StageReport, Verdict, WindowReport};
 use serde::{Deserialize, Serialize};
 
-/// What `--json` prints.
+/// The value that `--json` prints.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BenchReport {
     /// The number of samples.
     pub samples: u64,
     /// The number of batches.
     pub batches: u64,
-    /// From the first request to the last batch.
+    /// The time from the first request to the last batch.
     pub seconds: f64,
-    /// Samples a second.
+    /// Samples per second.
     pub samples_per_second: f64,
-    /// Daemon and client.
+    /// CPU time of the daemon and the client.
     pub cpu_seconds_per_1000_samples: f64,
-    /// The processes with the user's own Python, which the figure before does not hold; none where there are none.
+    /// CPU time of the processes with the user's Python functions, which the previous field excludes; `None` without
+    /// such processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python_cpu_seconds_per_1000_samples: Option<f64>,
-    /// From before the daemon's start.
+    /// The time from before the daemon's start to the first batch.
     pub time_to_first_batch_seconds: f64,
-    /// Daemon and client; the ring once.
+    /// Peak memory of the daemon and the client, with the ring counted once.
     pub peak_memory_bytes: u64,
     /// The client's waits for a batch.
     pub wait_seconds: WaitSeconds,
-    /// BLAKE3 over all batches, in hexadecimal.
+    /// BLAKE3 of all batches, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Every stage, `fetch` first.
+    /// All stages, `fetch` first.
     pub stages: Vec<StageReport>,
-    /// What limits the run.
+    /// The limit of the run.
     pub verdict: Verdict,
-    /// The metrics that the verdict judges: those of the run without its start.
+    /// The metrics that the verdict judges: the run without its start.
     #[serde(default)]
     pub window: Option<WindowReport>,
 }

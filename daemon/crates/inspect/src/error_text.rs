@@ -1,6 +1,6 @@
-//! What a person reads of an error.
+//! Error messages for users.
 
-/// An error with its causes, each said once: many an error's own words end in its cause's.
+/// An error with its causes, without repetitions: the text of many errors ends in the text of their cause.
 #[must_use]
 pub fn whole_reason(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_that_was_said_is_not_said_again() {
+    fn repeated_cause_is_omitted() {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let error = anyhow::Error::new(full).context("/data/0.jpg: cannot write: no storage space");
         assert_eq!(whole_reason(&error), "/data/0.jpg: cannot write: no storage space");

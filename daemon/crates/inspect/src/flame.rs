@@ -1,7 +1,7 @@
-//! Folded stacks as a flame graph: one SVG without anything from elsewhere, for any browser.
+//! Renders folded stacks as a flame graph: one self-contained SVG for any browser.
 //!
-//! A frame's width is its share of the whole, its callees stand on it; the rest of what is known of it shows when the
-//! pointer rests there. The usual crate for this is under CDDL, which does not go into the wheel.
+//! A frame's width is its share of the total, and its callees are above it; a tooltip shows the details. The usual
+//! crate for this has the licence CDDL, which the wheel cannot include.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
 const FRAME_HEIGHT: f64 = 17.0;
 const HEAD_HEIGHT: f64 = 62.0;
-/// Of a letter of the frames' font, on average.
+/// The mean width of a letter in the frames' font.
 const LETTER_WIDTH: f64 = 6.6;
-/// Narrower frames are not drawn: too small for a pointer.
+/// Narrower frames are omitted: a pointer cannot hit them.
 const MIN_WIDTH: f64 = 0.3;
 /// Deeper stacks are truncated.
 const MAX_FRAMES_DEEP: usize = 200;
 
-/// Stacks with what they are.
+/// Stacks with a title and a unit.
 #[derive(Debug, Default)]
 pub struct Stacks {
-    /// What stands above the graph.
+    /// The text above the graph.
     pub title: String,
-    /// Of the weights: `us` or `samples`.
+    /// The unit of the weights: `us` or `samples`.
     pub unit: String,
     root: Frame,
 }
@@ -35,7 +35,7 @@ struct Frame {
 }
 
 impl Stacks {
-    /// Reads lines of `outermost;…;innermost weight`; lines that are none are passed over.
+    /// Parses lines of `outermost;…;innermost weight`; other lines are skipped.
     pub fn parse(text: &str) -> Self {
         let mut stacks = Self::default();
         for line in text.lines() {
@@ -61,12 +61,12 @@ impl Stacks {
         }
     }
 
-    /// All weights together.
+    /// The sum of all weights.
     pub fn total(&self) -> u64 {
         self.root.weight
     }
 
-    /// The picture.
+    /// Renders the SVG.
     pub fn svg(&self) -> String {
         let depth = self.root.depth();
         #[expect(clippy::cast_precision_loss, reason = "pixels")]
@@ -141,7 +141,7 @@ impl Frame {
     }
 }
 
-/// What of a name fits.
+/// The part of a name that fits.
 fn clipped(name: &str, width: f64, letter_width: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
@@ -160,11 +160,11 @@ fn clipped(name: &str, width: f64, letter_width: f64) -> String {
 
 fn escaped(text: &str) -> String {
     let safe = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    // XML allows no control characters.
+    // XML forbids control characters.
     safe.replace('"', "&quot;").replace(char::is_control, " ")
 }
 
-/// A warm colour, always the same for a name.
+/// A warm colour that depends on the name only.
 fn colour(name: &str) -> String {
     // FNV-1a.
     let hash = name
@@ -181,7 +181,7 @@ mod tests {
                         work;train;crop 1000\nfetch;Vec<u8>::read 4000000\nnonsense\n";
 
     #[test]
-    fn widths_are_shares_and_figures_are_told() {
+    fn widths_are_shares_and_tooltips_have_numbers() {
         let stacks = Stacks::parse(TEXT);
         assert_eq!((stacks.total(), stacks.root.depth()), (4_004_000, 4));
         let svg = stacks.svg();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_a_picture_too() {
+    fn empty_input_gives_a_valid_graph() {
         let svg = Stacks::parse("").svg();
         assert!(
             svg.contains("<title>all: 0 , 0.0 %</title>") && svg.ends_with("</svg>\n"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_to_their_frames() {
+    fn names_are_truncated_to_their_frames() {
         assert_eq!(clipped("decode", 60.0, 6.6), "decode");
         assert_eq!(clipped("decode", 30.0, 6.6), "dec…");
         assert_eq!(clipped("decode", 10.0, 6.6), "");

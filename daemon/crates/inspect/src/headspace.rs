@@ -1,4 +1,4 @@
-//! `forebay headspace`: what a step would take if data were free, measured on a running trainer from outside.
+//! `forebay headspace`: estimates the step time without loading, measured on a running trainer from outside.
 
 mod estimate;
 mod ranks;
@@ -21,7 +21,7 @@ use super::observer::the_socket;
 use super::report::{ReportFile, headspace_page};
 use forebay_host::sockets::find_sockets;
 
-/// Steps that tell something when a trainer is only watched.
+/// The minimum number of steps for a result without a replay.
 const MIN_STEPS: u64 = 10;
 
 /// Arguments of `forebay headspace`.
@@ -79,7 +79,7 @@ pub fn headspace(arguments: &HeadspaceArguments) -> anyhow::Result<ExitCode> {
     if sockets.is_empty() {
         bail!("no daemon of this user runs on this machine");
     }
-    // Before the long run: a place that cannot be written is told of at once.
+    // Before the long run, so that an unwritable path fails early.
     let page = arguments.report.as_deref().map(ReportFile::create).transpose()?;
     let mut ranks = Ranks::find(&sockets, arguments.stream.as_deref())?;
     let found = if arguments.replay {
@@ -98,7 +98,7 @@ pub fn headspace(arguments: &HeadspaceArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Without touching anything.
+/// Measures without a replay.
 fn watch(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<Headspace> {
     let wanted = Duration::try_from_secs_f64(arguments.seconds)
         .map_err(|error| anyhow::anyhow!("--seconds {}: {error}", arguments.seconds))?;
@@ -115,7 +115,7 @@ fn watch(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<He
     Ok(Headspace::of_watching(&seen, remaining(ranks.first())))
 }
 
-/// By showing batches again.
+/// Measures with a replay of batches.
 fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<Headspace> {
     let job = ranks.first().clone();
     if !arguments.elsewhere {
@@ -155,7 +155,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     let progress = Progress::new("replaying");
     let is_over = |rank: &Rank| match rank.now.replay {
         ReplayState::Done { first, replayed } => rank.now.taken >= first + replayed,
-        // Given up, or taken from this command by a daemon that was started again.
+        // The replay was cancelled, or a restarted daemon lost it.
         ReplayState::Running { .. } => false,
         _ => true,
     };
@@ -178,13 +178,13 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     let ended = ranks.poll_until(enough, |now| progress.show(now.taken, None));
     progress.end();
     if let Err(error) = ended {
-        // The run may have come to its end: what was seen until then counts.
+        // The run may have ended: the measurements up to then count.
         tracing::debug!(%error, "the measurement after the replay is not complete");
     }
 
     let before = over_ranks(ranks, |rank| rank.series.stretch(rank.begin + 1, rank.replay_at));
     let free = over_ranks(ranks, |rank| {
-        let (first, last) = shown(rank);
+        let (first, last) = replayed_range(rank);
         rank.series.stretch(first + warm_up(steps), last)
     });
     let after = over_ranks(ranks, |rank| {
@@ -199,7 +199,7 @@ fn replay(ranks: &mut Ranks, arguments: &HeadspaceArguments) -> anyhow::Result<H
     Ok(Headspace::of_replay(&before, &free, &after, remaining(ranks.first())))
 }
 
-/// Says what a replay does to the model, and asks on a terminal.
+/// Explains the effect of a replay on the model, and asks on a terminal.
 fn confirm(steps: u64, batches: u16, yes: bool) -> anyhow::Result<()> {
     eprintln!(
         "forebay: the trainer will train {steps} steps on {batches} repeated batches, which changes the model's weights \
@@ -220,18 +220,18 @@ fn confirm(steps: u64, batches: u16, yes: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first and the last take of batches that were shown again.
-fn shown(rank: &Rank) -> (u64, u64) {
+/// How many batches were taken before the first replayed one, and up to the last.
+fn replayed_range(rank: &Rank) -> (u64, u64) {
     match rank.now.replay {
         ReplayState::Done { first, replayed } => (first, first + replayed),
         _ => (0, 0),
     }
 }
 
-/// Arms every rank at the same place of the stream, and only then lets it take place.
+/// Arms the replay at the same position of the stream on every rank, then commits it.
 fn arm(ranks: &mut Ranks, arguments: &HeadspaceArguments, batches: u16) -> anyhow::Result<()> {
     let job = ranks.first().clone();
-    // Batches left in the epoch count the same on every rank, whatever its session's numbers.
+    // The number of batches left in the epoch is comparable between ranks; the sessions' batch numbers are not.
     let left = ranks.all.iter().map(|rank| rank.now.batches_left).min().unwrap_or(0);
     if ranks.all.iter().any(|rank| rank.now.position.epoch != job.position.epoch) {
         bail!("the ranks are in different epochs; try again in a moment");
@@ -248,7 +248,7 @@ fn arm(ranks: &mut Ranks, arguments: &HeadspaceArguments, batches: u16) -> anyho
         rank.begin = taken;
         rank.replay_at = arguments.at_batch.unwrap_or(published + ahead + batches_left - left);
     }
-    // What is left of the epoch where it begins, by the ranks' own numbers.
+    // The rest of the epoch at the replay's start, computed from the rank's numbers.
     let place = |rank: &Rank| {
         let ahead = i128::from(rank.replay_at) - i128::from(rank.now.published);
         i128::from(rank.now.batches_left) - ahead
@@ -273,11 +273,11 @@ fn arm(ranks: &mut Ranks, arguments: &HeadspaceArguments, batches: u16) -> anyho
         batches,
         steps,
     })?;
-    // One trainer alone gets data again as soon as this command ends; several count on each other.
+    // A single trainer gets data again as soon as this command ends; several ranks depend on each other.
     if job.world_size > 1 {
         let committed = ranks.ask(|rank| ReplayRequest::Commit { session: rank.now.session });
         if let Err(error) = committed {
-            // None may replay alone. Those that are past it say so, and there is nothing more to be done.
+            // A rank must not replay alone. A rank that is already past the position refuses; nothing more can be done.
             ranks.cancel();
             return Err(error);
         }
@@ -285,8 +285,8 @@ fn arm(ranks: &mut Ranks, arguments: &HeadspaceArguments, batches: u16) -> anyho
     Ok(())
 }
 
-/// How many batches ahead the kept ones begin: `ahead`, or the next epoch's start where too few are left of that one. None
-/// where no epoch is long enough.
+/// The distance to the first kept batch: `ahead`, or the distance to the next epoch's start if fewer than `kept`
+/// batches are left there. `None` if an epoch is not long enough.
 fn within_an_epoch(ahead: u64, left: u64, batches_per_epoch: u64, kept: u64) -> Option<u64> {
     if batches_per_epoch <= kept {
         return None;
@@ -298,11 +298,11 @@ fn within_an_epoch(ahead: u64, left: u64, batches_per_epoch: u64, kept: u64) -> 
     Some(if left_there > kept { ahead } else { ahead + left_there })
 }
 
-/// The take from which on the loader gives what it can again: what it had made meanwhile is used up, or it is the faster
-/// one anyway. None: not yet.
+/// How many batches were taken until the loader limited the trainer again as before the replay: the batches made during
+/// the replay are used up, or the loader is faster than the trainer anyway. `None`: not yet.
 #[expect(clippy::cast_precision_loss, reason = "a count of batches")]
 fn settled_at(rank: &Rank, after: u64, warm_up: u64) -> Option<u64> {
-    let (_, last) = shown(rank);
+    let (_, last) = replayed_range(rank);
     let usual = rank.series.mean_ready(rank.begin, rank.replay_at);
     let earliest = last + warm_up;
     (earliest..=rank.now.taken.min(earliest + 3 * after)).find(|take| {
@@ -311,7 +311,7 @@ fn settled_at(rank: &Rank, after: u64, warm_up: u64) -> Option<u64> {
     })
 }
 
-/// With collectives all ranks' steps are as long as the slowest's; of the waits the longest counts.
+/// With collectives, the steps of all ranks take as long as the slowest rank's; of the waits, the longest counts.
 fn over_ranks(ranks: &Ranks, stretch: impl Fn(&Rank) -> Stretch) -> Stretch {
     let stretches = ranks.all.iter().map(stretch);
     stretches
@@ -327,7 +327,7 @@ fn remaining(now: &SessionSteps) -> Remaining {
     Remaining { steps: now.epochs.map(whole), steps_per_epoch: now.batches_per_epoch }
 }
 
-/// What is being done, on stderr: a line, and a count behind it where it is a terminal.
+/// The current phase, on stderr: a line, and a counter after it if stderr is a terminal.
 struct Progress {
     what: &'static str,
     counts: bool,
@@ -361,7 +361,7 @@ mod tests {
     use super::within_an_epoch;
 
     #[test]
-    fn what_is_kept_lies_within_an_epoch() {
+    fn kept_batches_are_within_one_epoch() {
         assert_eq!(within_an_epoch(10, 50, 100, 3), Some(10));
         assert_eq!(within_an_epoch(46, 50, 100, 3), Some(46));
         assert_eq!(within_an_epoch(47, 50, 100, 3), Some(50));

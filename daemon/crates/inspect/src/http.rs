@@ -1,11 +1,11 @@
-//! Figures over HTTP (`listen.metrics`): Prometheus' text, two probes and a page that draws them live.
+//! Metrics over HTTP (`listen.metrics`): Prometheus' text format, two probes and a page that draws the metrics live.
 //!
-//! A separate thread at normal class, `forebay-http`, serves them with its own runtime: what clients send, and how slowly
-//! they read, does not affect the engine. It requests reports from the engine one at a time over a channel and caches each
-//! for a moment. It reads no request bodies and changes nothing in the daemon.
+//! A separate thread at normal priority, `forebay-http`, serves them with a separate runtime: the contents of clients'
+//! requests, and how slowly they read, do not affect the engine. It requests reports from the engine one at a time over
+//! a channel and caches each briefly. It reads no request bodies and changes nothing in the daemon.
 //!
-//! The address is bound before the daemon drops rights and opens its streams, so that a port in use is an error at once;
-//! the thread starts afterwards, with the remaining rights. It ends with the process.
+//! The address is bound before the daemon drops privileges and opens its streams, so that a port in use is an error at
+//! once; the thread starts afterwards, with the remaining privileges. It ends with the process.
 
 mod answers;
 mod asking;
@@ -26,24 +26,24 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 
 use self::asking::Asker;
-pub use self::asking::Question;
+use crate::question::Question;
 use forebay_config::{Config, MetricsFrom};
 
-/// Connections at once; further ones wait in the kernel's queue. A browser opens up to six, a scraper one.
+/// Maximum concurrent connections; further ones wait in the kernel's queue. A browser opens up to six, a scraper one.
 const MAX_CONNECTIONS: usize = 64;
-/// The longest head of a request.
+/// The maximum size of a request's head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// After an accept that failed, most likely for want of descriptors.
+/// The pause after a failed accept, most likely for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a client may keep a connection.
+/// Time limits of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// For a request's head, and idle between requests.
+    /// For a request's head, and for an idle connection between requests.
     head: Duration,
-    /// In all, so that a connection whose client reads nothing ends. Clients reconnect by themselves.
+    /// For the whole connection, so that a client that does not read is disconnected. Clients reconnect automatically.
     life: Duration,
-    /// Beyond that, for an answer that is under way.
+    /// The additional time for a response in progress.
     last_answer: Duration,
 }
 
@@ -54,7 +54,14 @@ impl Default for Patience {
     }
 }
 
-/// A bound address that is not served yet.
+/// The configuration for one port per local rank: the rank is the last digit of the configured port.
+fn rank_ports(address: SocketAddr) -> String {
+    let (port, ip) = (address.port() / 10, address.ip());
+    let ip = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
+    format!("; where several ranks of a host read this file: \"{ip}:{port}${{LOCAL_RANK:-0}}\"")
+}
+
+/// A bound address that is not yet served.
 #[derive(Debug)]
 pub struct MetricsListener {
     listener: TcpListener,
@@ -64,10 +71,10 @@ pub struct MetricsListener {
 }
 
 impl MetricsListener {
-    /// Binds what the first stream with `listen.metrics` names; `None` where none does.
+    /// Binds the `listen.metrics` of the first stream that has one; `None` if no stream has.
     ///
     /// # Errors
-    /// When two streams name different addresses, and when the system does not grant it.
+    /// Two streams name different addresses, or the system refuses.
     pub fn bind(configs: &[Config]) -> anyhow::Result<Option<Self>> {
         let mut named = configs
             .iter()
@@ -86,21 +93,29 @@ impl MetricsListener {
             Ok((listener.local_addr()?, listener))
         };
         let (address, listener) = listen().map_err(|source: io::Error| {
-            anyhow!("cannot serve figures at listen.metrics = \"{address}\": {source}; choose another port, or port 0 for any free one")
+            let ranks = match source.kind() {
+                // Two ranks may share a configuration file.
+                io::ErrorKind::AddrInUse => rank_ports(address),
+                _ => String::new(),
+            };
+            anyhow!(
+                "cannot serve figures at listen.metrics = \"{address}\": {source}; choose another port, or port 0 for any \
+                 free one{ranks}"
+            )
         })?;
         let (from, patience) = (first.listen.metrics_from, Patience::default());
         Ok(Some(Self { listener, address, from, patience }))
     }
 
-    /// The address with the port that the kernel chose.
+    /// The address with the port that the kernel assigned.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts the thread. The engine's thread receives its questions.
+    /// Starts the thread. The engine's thread receives its requests.
     ///
     /// # Errors
-    /// When the system does not grant a thread or its descriptors.
+    /// The system refuses a thread or its descriptors.
     pub fn start(self) -> io::Result<mpsc::Receiver<Question>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (questions, asked) = mpsc::channel(1);
@@ -125,7 +140,7 @@ async fn accept_for_ever(
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        // Nobody closes it.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -143,7 +158,7 @@ async fn accept_for_ever(
     }
 }
 
-/// Serves one connection until its client leaves, is too slow, or its time is over. Nothing of this is logged.
+/// Serves a connection until the client disconnects, is too slow, or the connection's time is over. Nothing is logged.
 async fn serve_connection(stream: TcpStream, router: axum::Router, patience: Patience) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -14,10 +14,10 @@ use crate::sanitize::{sanitize, sanitize_json};
 use forebay_host::sockets::{credentials, find_sockets};
 use forebay_observe::DaemonReport;
 
-/// How long a daemon may take to answer.
+/// The maximum time for a daemon's response.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One connection; its questions are answered in turn.
+/// One connection; its requests are answered in order.
 #[derive(Debug)]
 pub struct Observer {
     connection: Connection,
@@ -29,7 +29,7 @@ impl Observer {
     pub fn connect(socket: &Path) -> anyhow::Result<Self> {
         let connect = || {
             let connection = Connection::connect(socket)?;
-            // Anybody can take an abstract name.
+            // Any user can bind an abstract name.
             let owner = credentials(&connection)?.uid();
             let own = nix::unistd::Uid::effective().as_raw();
             if socket.as_os_str().as_encoded_bytes().starts_with(b"@") && owner != own {
@@ -44,7 +44,7 @@ impl Observer {
         Ok(Self { connection, socket: socket.to_owned() })
     }
 
-    /// The daemon's figures as the JSON text that `stats --json` prints.
+    /// The daemon's metrics as the JSON text that `stats --json` prints.
     pub fn stats_text(&self) -> anyhow::Result<String> {
         let mut text = String::new();
         self.ask(&ClientFrame::Stats, ANSWER_DEADLINE, |frame, _| match frame {
@@ -57,22 +57,22 @@ impl Observer {
         Ok(text)
     }
 
-    /// The daemon's figures; their strings are sanitized.
+    /// The daemon's metrics; their strings are sanitized.
     pub fn stats(&self) -> anyhow::Result<DaemonReport> {
         read(&self.stats_text()?)
     }
 
-    /// How far every session's trainer is.
+    /// The progress of every session's trainer.
     pub fn steps(&self) -> anyhow::Result<Vec<SessionSteps>> {
         self.ask(&ClientFrame::Steps, ANSWER_DEADLINE, steps_in)
     }
 
-    /// Asks for something about a replay; gives how far every session's trainer is then.
+    /// Sends a request about a replay; returns the progress of every session's trainer.
     pub fn replay(&self, request: ReplayRequest) -> anyhow::Result<Vec<SessionSteps>> {
         self.ask(&ClientFrame::Replay(request), ANSWER_DEADLINE, steps_in)
     }
 
-    /// Has a recording made that takes so long, and gives the file in memory that holds it.
+    /// Makes a recording that takes `takes`, and returns the memory file that contains it.
     pub fn record(&self, recording: Recording, takes: Duration) -> anyhow::Result<OwnedFd> {
         let question = ClientFrame::Record(recording);
         self.ask(&question, takes + ANSWER_DEADLINE, |frame, mut descriptors| match frame {
@@ -81,7 +81,7 @@ impl Observer {
         })
     }
 
-    /// Sends a question and hands frames on until they make up the answer.
+    /// Sends a request and passes frames to `answer` until they complete the response.
     fn ask<T>(
         &self,
         question: &ClientFrame,
@@ -118,7 +118,7 @@ impl Observer {
     }
 }
 
-/// Sends a frame. A daemon that has closed the connection may have said why before: that is read next.
+/// Sends a frame. If the daemon has closed the connection, the reason may be in the receive buffer: it is read next.
 fn send(connection: &Connection, frame: &ClientFrame) -> Result<(), SocketError> {
     match connection.send(frame, &[]) {
         Err(SocketError::Closed) => Ok(()),
@@ -126,7 +126,7 @@ fn send(connection: &Connection, frame: &ClientFrame) -> Result<(), SocketError>
     }
 }
 
-/// Reads a daemon's answer for a terminal: every string in it is sanitized first.
+/// Parses a daemon's response for a terminal: every string in it is sanitized first.
 pub(crate) fn read(text: &str) -> anyhow::Result<DaemonReport> {
     let other_release = "the daemon is another release";
     let json = serde_json::from_str(text).context(other_release)?;
@@ -145,7 +145,8 @@ fn asking(socket: &Path) -> String {
     format!("asking the daemon at {}", socket.display())
 }
 
-/// The daemons that are meant: those named, else that of FOREBAY_SOCKET, else all of this user. At least one.
+/// The sockets of the daemons: the named ones, otherwise FOREBAY_SOCKET, otherwise all of this user's daemons. At least
+/// one.
 pub fn the_sockets(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     if !named.is_empty() {
         return Ok(named.to_vec());
@@ -160,7 +161,7 @@ pub fn the_sockets(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// As [`the_sockets`], for a command about one daemon.
+/// Like [`the_sockets`], for a command about one daemon.
 pub fn the_socket(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let mut found = the_sockets(named.map(Path::to_owned).as_slice())?;
     if found.len() > 1 {
@@ -175,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_without_streams_and_other_releases_are_told_apart() {
+    fn daemon_without_streams_is_distinguished_from_other_releases() {
         assert!(read("null").unwrap_err().to_string().contains("no stream yet"));
         assert!(read("{}").unwrap_err().to_string().contains("another release"));
         assert!(read("").is_err());
     }
 
     #[test]
-    fn what_a_daemon_answers_does_not_move_the_cursor() {
+    fn daemons_response_cannot_move_the_cursor() {
         let mut report = DaemonReport::default();
         report.verdict.sentence = "sample 3 (/data/\u{1b}[2J.jpg) hangs".to_owned();
         let read = read(&serde_json::to_string(&report).unwrap()).unwrap();

@@ -1,20 +1,20 @@
-//! What commands print on the standard output.
+//! Writes to the standard output.
 //!
-//! `println!` panics where the reader has closed the pipe, as `head` does. Here that is an error, which ends the command
+//! `println!` panics if the reader has closed the pipe, as `head` does. Here this is an error, which ends the command
 //! without a message.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
-/// The reader of the standard output has closed it: nobody reads the rest.
+/// The reader of the standard output has closed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the standard output is closed")]
 pub struct OutputClosed;
 
-/// Prints a text as it is.
+/// Prints a text without a newline.
 ///
 /// # Errors
-/// [`OutputClosed`]; what the system says of any other failure, such as a full disk.
+/// [`OutputClosed`]; the system's error for any other failure, such as a full disk.
 pub fn print(text: impl Display) -> anyhow::Result<()> {
     write_text(&mut std::io::stdout().lock(), text)
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_closed_pipe_is_a_closed_output() {
+    fn only_a_closed_pipe_is_reported_as_closed_output() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         write_text(&mut writer, "text").unwrap();
         drop(reader);

@@ -1,6 +1,6 @@
-//! Reports of `bench`, `headspace` and `show`: one HTML file that holds the run as JSON, and the script and style of the live page
-//! (`page`) that draw it. The file loads nothing and sends nothing, which its Content-Security-Policy enforces: only the
-//! script with this file's nonce runs. Strings of the run are data only, never markup.
+//! Reports of `bench`, `headspace` and `show`: one HTML file with the run as JSON, and with the script and style of the
+//! live page (`page`), which draw it. The file loads nothing and sends nothing, which its Content-Security-Policy
+//! enforces: only the script with this file's nonce runs. Strings of the run are only data, never markup.
 
 mod file;
 mod machine;
@@ -16,7 +16,7 @@ use crate::sanitize::sanitize_json;
 pub use file::ReportFile;
 pub use time_series::TimeSeries;
 
-/// The report of a measured run of the stream `name`; `config` is what `forebay check` prints of it.
+/// The report of a measured run of the stream `name`; `config` is the configuration as printed by `forebay check`.
 pub fn bench_page(name: &str, run: &BenchReport, series: &TimeSeries, config: &str) -> String {
     page(json!({
         "kind": "bench",
@@ -28,8 +28,8 @@ pub fn bench_page(name: &str, run: &BenchReport, series: &TimeSeries, config: &s
     }))
 }
 
-/// The report of a measured headspace: what `--json` prints, and for each block of steps whether it was before, during or
-/// after the replay, and its seconds per step.
+/// The report of a measured headspace: the value that `--json` prints, and for each block of steps its phase (before,
+/// during or after the replay) and its seconds per step.
 pub(crate) fn headspace_page(found: Value, blocks: &[(String, f64)]) -> String {
     page(json!({
         "kind": "headspace",
@@ -40,7 +40,7 @@ pub(crate) fn headspace_page(found: Value, blocks: &[(String, f64)]) -> String {
     }))
 }
 
-/// What a trainer gets of some samples of the stream `name`, as `forebay show` found it.
+/// The report of some samples of the stream `name` as a trainer receives them, from `forebay show`.
 pub fn samples_page(name: &str, found: Value, config: &str) -> String {
     page(json!({
         "kind": "samples",
@@ -61,7 +61,7 @@ fn facts() -> Vec<(String, String)> {
 
 fn page(mut data: Value) -> String {
     data["release"] = env!("CARGO_PKG_VERSION").into();
-    // No `<`: the text cannot end the element that holds it.
+    // No `<`: the text cannot end its element.
     let data = sanitize_json(data).to_string().replace('<', "\\u003c");
     let nonce = format!("{:016x}", RandomState::new().hash_one(&data));
     let script: String =
@@ -73,7 +73,8 @@ fn page(mut data: Value) -> String {
     text.replace("{script}", &script).replace("{data}", &data)
 }
 
-/// A module without its imports and exports, so that several become one script: a file cannot import from itself.
+/// A module without its imports and exports, so that several modules become one script: a file cannot import from
+/// itself.
 fn without_modules(module: &str) -> String {
     let lines = module.lines().filter(|line| !line.starts_with("import "));
     lines.flat_map(|line| [line.strip_prefix("export ").unwrap_or(line), "\n"]).collect()
@@ -90,14 +91,14 @@ mod tests {
         bench_page(text, &BenchReport { verdict, ..BenchReport::default() }, series, text)
     }
 
-    /// The run's JSON in a page.
+    /// The JSON in a page.
     fn data(page: &str) -> Value {
         let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
         serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
     }
 
     #[test]
-    fn a_report_runs_its_own_script_and_loads_nothing() {
+    fn report_runs_only_its_script_and_loads_nothing() {
         let page = bench(&TimeSeries::default(), "text");
         let (_, policy) = page.split_once("Content-Security-Policy\" content=\"").unwrap();
         let policy = policy.split_once('"').unwrap().0;
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_a_run_never_become_markup() {
+    fn strings_of_a_run_are_never_markup() {
         let hostile = "</script><script>alert(1)</script><!--\" onload='x' & \u{1b}[2J {script}";
         let page = bench(&TimeSeries::default(), hostile);
         assert!(!page.contains("alert(1)</script>") && !page.contains('\u{1b}'), "{page}");

@@ -1,9 +1,9 @@
-//! Sanitizes strings for a terminal: names of files in a daemon's answers can contain sequences that move the cursor, set a
-//! title or reverse the direction of text.
+//! Sanitizes strings for a terminal: file names in a daemon's responses can contain sequences that move the cursor, set
+//! a title or reverse the direction of text.
 
 use serde_json::Value;
 
-/// The text with every control and direction character escaped: ESC becomes `\x1b`.
+/// The text with every control and direction character escaped, for example ESC as `\x1b`.
 pub(crate) fn sanitize(text: &str) -> String {
     if !text.chars().any(is_unsafe) {
         return text.to_owned();
@@ -19,7 +19,7 @@ pub(crate) fn sanitize(text: &str) -> String {
     clean
 }
 
-/// Sanitizes every string in a JSON value, keys included.
+/// Sanitizes every string in a JSON value, including keys.
 pub(crate) fn sanitize_json(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(sanitize(&text)),

@@ -29,7 +29,7 @@ pub fn stats(arguments: &StatsArguments) -> anyhow::Result<ExitCode> {
     let sockets = the_sockets(&arguments.sockets)?;
     let mut failed = None;
     for (number, socket) in sockets.iter().enumerate() {
-        // One that has just ended does not hide the others.
+        // A daemon that has just ended does not hide the others.
         match statistics_of(socket, arguments.json) {
             Ok(text) if arguments.json || sockets.len() == 1 => print(text)?,
             Ok(text) => {
@@ -101,20 +101,20 @@ fn describe(report: &DaemonReport) -> String {
     text
 }
 
-/// What the processes with the user's own Python used, where there are some.
+/// The CPU time of the processes with the user's Python functions, if there are any.
 fn python_cpu(report: &DaemonReport) -> String {
     let has_python = report.streams.iter().any(|stream| stream.python().next().is_some());
     let seconds = report.python_cpu_seconds;
     if has_python { format!(" and {seconds:.1} s in Python workers") } else { String::new() }
 }
 
-/// The short line, and what it rests on below it.
+/// The short line, and its explanation below it.
 pub fn verdict_lines(verdict: &Verdict) -> String {
     let explanation = explanation(verdict).map_or_else(String::new, |text| format!("{text}\n"));
     format!("{}\n{explanation}", verdict.line())
 }
 
-/// The sentence without what the short line says; none where that says all.
+/// The part of the sentence that the short line lacks; `None` if there is none.
 pub(crate) fn explanation(verdict: &Verdict) -> Option<&str> {
     if verdict.what.is_empty() || verdict.what == verdict.sentence {
         return None;
@@ -123,7 +123,7 @@ pub(crate) fn explanation(verdict: &Verdict) -> Option<&str> {
     Some(rest.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&verdict.sentence))
 }
 
-/// A line for each measure of CPU isolation; `!` marks those not in effect.
+/// A line for each measure of CPU isolation; `!` marks measures that are not in force.
 pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> {
     items.iter().map(|item| {
         let mark = if item.in_force { ' ' } else { '!' };
@@ -163,7 +163,7 @@ fn describe_session(session: &SessionReport) -> String {
     text
 }
 
-/// The datasets of a mixture: what an epoch draws of each, and what has come of it. Where weights change, a line for each
+/// The datasets of a mixture: the draws of each per epoch, and its rows so far. Weights that change have one line per
 /// change.
 fn dataset_table(datasets: &[DatasetReport]) -> String {
     let drawn: u64 = datasets.iter().map(|dataset| dataset.draws_per_epoch).sum();
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_of_workers_stands_beside_the_daemons_and_a_function_on_batches_has_lines() {
+    fn cpu_time_of_workers_is_separate_and_functions_on_batches_have_lines() {
         let mut stream = StreamReport { name: "train".to_owned(), ..StreamReport::default() };
         let mut report = DaemonReport {
             cpu_seconds: 1.5,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_dataset_of_a_mixture_has_a_line_with_its_shares() {
+    fn each_dataset_of_a_mixture_has_a_line_with_shares() {
         let dataset = |name: &str, samples, draws_per_epoch, rows_published| DatasetReport {
             name: name.to_owned(),
             samples,

@@ -1,6 +1,6 @@
-//! Columns for a person.
+//! Text tables.
 
-/// Lays rows out in columns; the first column to the left, the others to the right.
+/// Formats rows as columns; the first column is left-aligned, the others are right-aligned.
 pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|name| name.chars().count()).collect();
     for row in rows {
@@ -25,7 +25,7 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A time in seconds with a fitting unit.
+/// A time in seconds with a suitable unit.
 pub fn time(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
@@ -36,7 +36,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// A span of a run: seconds, minutes, hours or days.
+/// A duration as seconds, minutes, hours or days.
 pub fn span(seconds: f64) -> String {
     let (value, unit) = match seconds {
         ..59.5 => return format!("{seconds:.0} s"),
@@ -55,7 +55,7 @@ pub fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn spans_have_the_unit_of_their_size() {
+    fn spans_have_a_suitable_unit() {
         let spans =
             [0.0, 59.4, 59.6, 216.0, 1110.0, 3569.0, 3571.0, 7.5 * 3600.0, 30.0 * 3600.0, 4e5];
         let words = [
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_line_up() {
+    fn columns_are_aligned() {
         let rows =
             [vec!["a".to_owned(), "1".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
         assert_eq!(

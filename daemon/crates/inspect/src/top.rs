@@ -1,14 +1,14 @@
-//! `forebay top`: a running daemon, live: throughput, wait, stages, ring, CPU, memory and what is wrong.
+//! `forebay top`: a live view of a running daemon: throughput, wait, stages, ring, CPU, memory and problems.
 //!
 //! ```text
-//!   watch     a thread a daemon: asks for its figures over one connection
-//!   history   its recent reports; now is the mean of the last seconds
+//!   watch     one thread per daemon: requests its report over one connection
+//!   history   its recent reports; the current values are the mean of the last seconds
 //!   snapshot  plain numbers and sentences of one daemon and session
-//!   app       which are watched, which is chosen, keys
+//!   app       which daemons are watched, which one is chosen, keys
 //!   screen    view (one, with its pipeline) or overview (all); parts
-//!   terminal  takes the terminal and gives it back
+//!   terminal  configures and restores the terminal
 //! ```
-//! The daemon answers one `Stats` a refresh, as for `forebay stats`; nothing of this runs in it.
+//! The daemon answers one `Stats` request per refresh, as for `forebay stats`; the rest runs in this process.
 
 mod app;
 mod history;
@@ -59,11 +59,11 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// How long `--once` waits for what does not answer.
+/// The maximum time for which `--once` waits for daemons that do not respond.
 const ONCE_DEADLINE: Duration = Duration::from_secs(5);
-/// What `--once` covers at least.
+/// The minimum period that `--once` covers.
 const ONCE_WINDOW: Duration = Duration::from_secs(1);
-/// The screen of `--once`.
+/// The size of the screen of `--once`.
 const ONCE_COLUMNS: u16 = 80;
 const ONCE_ROWS: u16 = 24;
 
@@ -93,7 +93,7 @@ fn wanted(arguments: &TopArguments) -> Wanted {
     }
 }
 
-/// The whole path of a socket's file; an abstract name as it is.
+/// The absolute path of a socket's file; an abstract name unchanged.
 fn whole(socket: &Path) -> PathBuf {
     if socket.as_os_str().as_encoded_bytes().starts_with(b"@") {
         return socket.to_owned();
@@ -101,7 +101,7 @@ fn whole(socket: &Path) -> PathBuf {
     std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned())
 }
 
-/// One screen: after every daemon has answered for a second, or did not in time.
+/// Prints one screen after every daemon has responded for a second or has timed out.
 fn once(mut app: App) -> anyhow::Result<String> {
     let begin = Instant::now();
     let mut screen: Screen;
@@ -135,7 +135,7 @@ fn once(mut app: App) -> anyhow::Result<String> {
         u16::try_from(screen.snapshots.len()).unwrap_or(u16::MAX).saturating_add(ONCE_ROWS - 8);
     let rows = if screen.is_overview { rows.max(ONCE_ROWS) } else { ONCE_ROWS };
     let text = as_text(&screen, columns.unwrap_or(ONCE_COLUMNS).clamp(40, 400), rows);
-    // The last line names keys.
+    // Omits the last line, which lists keys.
     let lines: Vec<&str> = text.lines().collect();
     let kept = lines.split_last().map_or("".to_owned(), |(_, lines)| lines.join("\n"));
     Ok(kept.trim_end().to_owned() + "\n")

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::observer::{Observer, the_socket};
 
-/// The largest recording that is accepted from a daemon.
+/// The maximum size of a recording that a daemon sends.
 const MAX_TEXT_BYTES: u64 = 256 << 20;
 
 /// Arguments of `forebay trace`.
@@ -64,7 +64,7 @@ pub fn trace(arguments: &TraceArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets the daemon make a recording of so many seconds, and returns its text.
+/// Requests a recording of `seconds` from the daemon, and returns its text.
 pub(crate) fn record(
     socket: Option<&Path>,
     seconds: f64,
@@ -77,7 +77,7 @@ pub(crate) fn record(
     read_sealed(recorded, MAX_TEXT_BYTES).context("the daemon's recording")
 }
 
-/// The length of a recording.
+/// The length of a recording, in milliseconds.
 fn in_milliseconds(seconds: f64) -> anyhow::Result<u32> {
     if !(seconds >= 0.001 && seconds <= f64::from(MAX_RECORDING_SECONDS)) {
         bail!(
@@ -108,7 +108,7 @@ fn read_trace(path: &Path) -> anyhow::Result<Value> {
     }
     let trace: Value = serde_json::from_slice(&bytes)
         .with_context(|| format!("{}: not a trace in JSON", path.display()))?;
-    // The format allows a bare list of events too.
+    // The format also permits a bare list of events.
     let trace = match trace {
         Value::Array(events) => serde_json::json!({ "traceEvents": events }),
         other => other,
@@ -119,10 +119,10 @@ fn read_trace(path: &Path) -> anyhow::Result<Value> {
     Ok(trace)
 }
 
-/// Both traces' events, those of `other` moved to the base of `ours` and our processes to numbers that are free.
+/// The events of both traces. Events of `other` are moved to the base of `ours`, and our processes to free numbers.
 fn merged(mut ours: Value, mut other: Value) -> Value {
     let base = |trace: &Value| trace["baseTimeNanoseconds"].as_i64().unwrap_or(0);
-    // In microseconds; the bases are whole seconds apart as a rule, so that nothing is lost.
+    // In microseconds; the bases usually differ by whole seconds, so that no precision is lost.
     #[expect(clippy::cast_precision_loss, reason = "whole microseconds, as the events' own times")]
     let shift = (base(&other) - base(&ours)) as f64 / 1000.0;
     let list = |trace: &mut Value| match trace["traceEvents"].take() {
@@ -132,7 +132,7 @@ fn merged(mut ours: Value, mut other: Value) -> Value {
     let (mut theirs, mut events) = (list(&mut other), list(&mut ours));
     if shift != 0.0 {
         for event in &mut theirs {
-            // Metadata has no time.
+            // Metadata have no time.
             if event["ph"] != "M"
                 && let Some(ts) = event["ts"].as_f64()
             {
@@ -140,7 +140,7 @@ fn merged(mut ours: Value, mut other: Value) -> Value {
             }
         }
     }
-    // In containers two processes may have one number.
+    // In containers, two processes may have the same number.
     let own = ours["otherData"]["pid"].clone();
     if theirs.iter().any(|event| event["pid"] == own) {
         for event in events.iter_mut().filter(|event| event["pid"] == own) {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_trace_is_moved_to_this_ones_clock() {
+    fn other_trace_is_moved_to_this_traces_clock() {
         let ours = json!({
             "baseTimeNanoseconds": 2_000_000_000_000_u64,
             "traceEvents": [{"ph": "X", "pid": 5, "ts": 1.5, "dur": 1}],
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processes_of_one_number_stay_apart() {
+    fn processes_with_the_same_number_stay_separate() {
         let ours = json!({"traceEvents": [{"ph": "X", "pid": 5}], "otherData": {"pid": 5}});
         let other = json!({"traceEvents": [{"ph": "X", "pid": 5}]});
         let both = merged(ours, other);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_beyond_the_bounds_are_refused() {
+    fn lengths_out_of_bounds_are_refused() {
         for seconds in [0.0, -1.0, 61.0, f64::NAN, f64::INFINITY] {
             assert!(in_milliseconds(seconds).unwrap_err().to_string().contains("60 seconds"));
         }

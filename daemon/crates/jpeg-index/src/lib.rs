@@ -1,28 +1,31 @@
-//! Keeps what a decoder learned of JPEG files, its *marks*, for every later decoding of the same bytes.
+//! Stores what a decoder learned of JPEG files, its *marks*, for later decodings of the same bytes.
 //!
-//! Records lie one behind the other in a file that is only appended to and that all daemons of a host share. A record is
-//! found by the content of the file that it was learned of: a hash of all its bytes. So it serves a sample wherever its
-//! bytes lie: in a folder, in an archive, behind a URL, under another name. What marks mean is the decoder's part.
+//! Records are consecutive in an append-only file that all daemons of a host share. A record's key is the content of
+//! its JPEG file: a hash of all its bytes. So it applies wherever these bytes are stored: in a folder, in an archive,
+//! at a URL, under another name. The decoder defines the meaning of marks.
 //!
 //! # States of a record, and who moves it
 //!
-//! 1. *Learned*: a work thread has decoded a file, to its end or to the last row that it needed, and offers its marks. It makes no system call and waits for
-//!    nobody: `waiting` has a place for the record, or the record is dropped and learned at a later decoding.
-//! 2. *Waiting*: in memory. The writer, a thread of normal class, takes all that wait, four times a second and at the end.
-//! 3. *Appended*: the writer holds the file's lock (`flock`) and has taken in what others have appended since; what they
-//!    know is dropped, the rest is written at the file's end. A kill may leave the last record cut off.
-//! 4. *Known*: its place stands in the `table` of this daemon. Work threads read it with a positional read and check it.
+//! 1. *Learned*: a work thread has decoded a file, to its end or to the last row that it needed, and offers its marks.
+//!    It makes no system call and does not wait: `waiting` has a slot for the record, or the record is dropped and learned
+//!    at a later decoding.
+//! 2. *Waiting*: in memory. The writer, a thread of normal class, takes all waiting records, four times a second and at
+//!    the end.
+//! 3. *Appended*: the writer holds the file's lock (`flock`) and has read what others have appended since; records that
+//!    are known already are dropped, the others are written at the file's end. A kill may truncate the last record.
+//! 4. *Known*: its place is in the `table` of this daemon. Work threads read it with a positional read and verify it.
 //!
-//! A record is never changed and never moves. Longer marks of the same file are a record of their own, behind it, to which
-//! the tables then point. What is damaged is cut off together with all that follows, by the holder of the lock after a scan
-//! from the start; it is then learned anew.
+//! A record is never changed and never moves. Longer marks of the same file become a new record further down, to which
+//! the tables then point. A damaged record is cut off together with all later ones, by the holder of the lock after a
+//! scan from the start; they are learned again.
 //!
 //! # Why a record can be trusted
 //!
-//! It is written only after its file was decoded without any doubt as far as the marks go. It is used only when its checksum
-//! is right, and when length and hash (128 bits) of the file at hand are those in it. A table that points to another record,
-//! a file that was cut off, replaced or changed at any time: all end in a record that is not used. The file is never mapped:
-//! a read of one that was cut off is short, where a mapping would end the process.
+//! It is written only after its file was decoded without any error as far as the marks go. It is used only if its
+//! checksum is correct and if its length and hash (128 bits) match the file. The hash is keyed by random bytes in the
+//! file's header, which are secret: an attacker who chooses the data cannot construct two files with the same hash. If
+//! a table points to another record, or the file was truncated, replaced or changed at any time, the record is not
+//! used. The file is never mapped: reading a truncated file returns fewer bytes, where a mapping would end the process.
 
 #![forbid(unsafe_code)]
 
@@ -35,10 +38,10 @@ mod waiting;
 pub use index::{Figures, Found, JpegIndex, Terms};
 pub use record::Key;
 
-/// The fuzzer's way to the parser of records.
+/// Entry point for fuzzing the parser of records.
 ///
 /// # Panics
-/// When a record does not read back as it was written.
+/// A record does not parse to what was encoded.
 #[doc(hidden)]
 pub fn fuzz_records(bytes: &[u8]) {
     let mut rest = bytes;
@@ -46,8 +49,8 @@ pub fn fuzz_records(bytes: &[u8]) {
         assert_eq!(record::encode(key, marks).as_deref(), Some(&rest[..bytes]));
         rest = &rest[bytes..];
     }
-    // A fuzzer does not find a checksum: the bytes as marks.
-    let key = Key::of_any(bytes);
+    // A fuzzer does not find a checksum: the bytes are used as marks.
+    let key = Key::of_any(bytes, &record::Secret([7; 192]));
     let written = record::encode(key, bytes).unwrap_or_default();
     let parsed = record::parse(&written);
     let is_same = matches!(parsed, record::Parsed::Whole { key: found, marks, .. } if found == key && marks == bytes);

@@ -1,31 +1,54 @@
-//! The bytes of the file: a header, then records.
+//! The file format: a header, then records.
 //!
 //! All numbers are little endian.
 //! ```text
-//! header   0 magic [8]    8 version u32   12 zero to 32
+//! header   0 magic [8]    8 version u32   12 checksum u32: XXH3 of the secret
+//!         16 secret [192]: random bytes of this file alone
 //! record   0 checksum u64: XXH3 of everything from byte 8 to the record's end, seeded with the version
 //!          8 bytes of marks u32           12 bytes of the JPEG file u32
-//!         16 XXH3 of the JPEG file, 128 bits
+//!         16 XXH3 of the JPEG file with the header's secret, 128 bits
 //!         32 marks, then zeros to a multiple of 8
 //! ```
 
+use std::io;
+
+use rustix::rand::{GetRandomFlags, getrandom};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 /// The size of the file's header.
-pub(crate) const HEADER_BYTES: usize = 32;
-/// What stands before a record's marks.
+pub(crate) const HEADER_BYTES: usize = SECRET_AT + SECRET_BYTES;
+const SECRET_AT: usize = 16;
+const SECRET_BYTES: usize = 192;
+/// Size of a record before its marks.
 pub(crate) const HEAD_BYTES: usize = 32;
-/// Records begin at multiples of it.
+/// Alignment of records.
 pub(crate) const ALIGNMENT: usize = 8;
 /// The longest marks: a hundredth of a file of 100 MB.
 pub(crate) const MOST_MARK_BYTES: usize = 1 << 20;
 const MAGIC: [u8; 8] = *b"FOREBJPG";
-/// Raised whenever a byte changes its meaning, those of the marks included.
-const VERSION: u32 = 1;
+/// Incremented whenever a byte changes its meaning, including bytes of marks.
+const VERSION: u32 = 2;
 /// A smaller file is decoded before its record is found.
 const LEAST_FILE_BYTES: usize = 8 << 10;
 
-/// Which file: by its content.
+/// The key of a file's hashes. Constructing two files with the same hash requires it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) [u8; SECRET_BYTES]);
+
+impl Secret {
+    /// # Errors
+    /// The system has no random bytes.
+    pub(crate) fn random() -> io::Result<Self> {
+        let mut secret = [0; SECRET_BYTES];
+        let mut filled = 0;
+        while filled < SECRET_BYTES {
+            filled += getrandom(&mut secret[filled..], GetRandomFlags::empty())?;
+        }
+        Ok(Self(secret))
+    }
+}
+
+/// Identifies a file by its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     pub(crate) hash: u128,
@@ -33,55 +56,73 @@ pub struct Key {
 }
 
 impl Key {
-    /// Reads all bytes of a file. None where nothing is kept of it: it is too small or too large.
-    pub fn of(file: &[u8]) -> Option<Self> {
-        (file.len() >= LEAST_FILE_BYTES && u32::try_from(file.len()).is_ok())
-            .then(|| Self::of_any(file))
+    /// Whether a file may have a record: it is neither too small nor too large.
+    pub fn is_kept(file: &[u8]) -> bool {
+        file.len() >= LEAST_FILE_BYTES && u32::try_from(file.len()).is_ok()
     }
 
-    pub(crate) fn of_any(file: &[u8]) -> Self {
+    /// Hashes all bytes of a file. None if it cannot have a record.
+    pub(crate) fn of(file: &[u8], secret: &Secret) -> Option<Self> {
+        Self::is_kept(file).then(|| Self::of_any(file, secret))
+    }
+
+    pub(crate) fn of_any(file: &[u8], Secret(secret): &Secret) -> Self {
         let file_bytes = u32::try_from(file.len()).unwrap_or(u32::MAX);
-        Self { hash: XxHash3_128::oneshot(file), file_bytes }
+        // A secret of this length never causes an error.
+        let hash = XxHash3_128::oneshot_with_secret(secret, file).unwrap_or_default();
+        Self { hash, file_bytes }
     }
 }
 
-/// What a file's header says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The content of a file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Header {
-    Own,
-    /// Not yet written, or cut off while it was.
+    Own(Secret),
+    /// Not yet written, or truncated.
     Missing,
     OtherVersion,
     /// Another kind of file.
     Foreign,
 }
 
-pub(crate) fn header() -> [u8; HEADER_BYTES] {
+pub(crate) fn header(Secret(secret): &Secret) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
     header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[12..16].copy_from_slice(&secret_checksum(secret));
+    header[SECRET_AT..].copy_from_slice(secret);
     header
 }
 
-/// By the first bytes of a file, as many as there are of a header.
+fn secret_checksum(secret: &[u8]) -> [u8; 4] {
+    let [a, b, c, d, ..] = XxHash3_64::oneshot(secret).to_le_bytes();
+    [a, b, c, d]
+}
+
+/// Parses the first bytes of a file, up to the header's size.
 pub(crate) fn read_header(bytes: &[u8]) -> Header {
-    let own = header();
-    match bytes {
-        _ if bytes == own => Header::Own,
-        _ if bytes.len() < HEADER_BYTES && own.starts_with(bytes) => Header::Missing,
+    let own = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+    let secret = bytes.get(SECRET_AT..).and_then(|secret| secret.first_chunk());
+    match secret {
+        // A damaged header is rewritten; so are zeros, which a crash of the machine may leave and which are not secret.
+        Some(secret) if bytes.starts_with(&own) => {
+            let is_whole = bytes[12..16] == secret_checksum(secret) && secret != &[0; SECRET_BYTES];
+            if is_whole { Header::Own(Secret(*secret)) } else { Header::Missing }
+        }
+        None if bytes.starts_with(&own) || own.starts_with(bytes) => Header::Missing,
         _ if bytes.starts_with(&MAGIC) => Header::OtherVersion,
         _ => Header::Foreign,
     }
 }
 
-/// What lies at the start of some bytes.
+/// The record at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed<'b> {
-    /// A record, and how many bytes it takes.
+    /// A record and its size.
     Whole { key: Key, marks: &'b [u8], bytes: usize },
-    /// A record of so many bytes, of which some are missing; or its head.
+    /// A truncated record of this size, or its head.
     Cut(usize),
-    /// No record of this version.
+    /// Not a record of this version.
     Damaged,
 }
 
@@ -105,7 +146,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Parsed<'_> {
     Parsed::Whole { key, marks, bytes: all }
 }
 
-/// None: the marks are longer than any record's.
+/// None: the marks are too long for a record.
 pub(crate) fn encode(key: Key, marks: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(marks.len()).ok().filter(|_| marks.len() <= MOST_MARK_BYTES)?;
     let all = (HEAD_BYTES + marks.len()).next_multiple_of(ALIGNMENT);
@@ -130,8 +171,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_returns_and_every_changed_bit_is_noticed() {
-        let key = Key::of(&[7; LEAST_FILE_BYTES]).unwrap();
+    fn record_round_trips_and_every_changed_bit_is_detected() {
+        let secret = Secret::random().unwrap();
+        let key = Key::of(&[7; LEAST_FILE_BYTES], &secret).unwrap();
         for marks in [&b""[..], b"m", b"marks of", b"some marks"] {
             let record = encode(key, marks).unwrap();
             assert_eq!(parse(&record), Parsed::Whole { key, marks, bytes: record.len() });
@@ -145,14 +187,29 @@ mod tests {
             }
         }
         assert_eq!(encode(key, &vec![0; MOST_MARK_BYTES + 1]), None);
-        assert_eq!(Key::of(&[7; LEAST_FILE_BYTES - 1]), None);
+        assert_eq!(Key::of(&[7; LEAST_FILE_BYTES - 1], &secret), None);
     }
 
     #[test]
-    fn headers_are_told_apart() {
-        let own = header();
-        assert_eq!(read_header(&own), Header::Own);
-        assert_eq!([0, 5, 31].map(|length| read_header(&own[..length])), [Header::Missing; 3]);
+    fn keys_differ_between_indexes() {
+        let [one, other] = [(); 2].map(|()| Secret::random().unwrap());
+        let file = [7; LEAST_FILE_BYTES];
+        assert_eq!(Key::of(&file, &one), Key::of(&file, &one));
+        assert_ne!(Key::of(&file, &one), Key::of(&file, &other));
+    }
+
+    #[test]
+    fn headers_are_distinguished() {
+        let secret = Secret::random().unwrap();
+        let own = header(&secret);
+        assert_eq!(read_header(&own), Header::Own(secret));
+        for length in [0, 5, 12, 31, HEADER_BYTES - 1] {
+            assert_eq!(read_header(&own[..length]), Header::Missing, "{length}");
+        }
+        assert_eq!(read_header(&header(&Secret([0; SECRET_BYTES]))), Header::Missing);
+        let mut damaged = own;
+        damaged[100] ^= 1;
+        assert_eq!(read_header(&damaged), Header::Missing);
         let mut other = own;
         other[8] += 1;
         assert_eq!(read_header(&other), Header::OtherVersion);

@@ -1,12 +1,13 @@
-//! The file that all daemons of a host append to: reading records, taking in what is new, appending under the lock.
+//! The file that all daemons of a host append to: reading records, reading new ones, appending under the lock.
 //!
-//! Who holds the lock sees a file that nobody else changes. It cuts off what is damaged before it appends, so that records
-//! always lie without gaps. Who does not hold it sees at the end what may be half written, and leaves that alone.
+//! The holder of the lock has exclusive access: it cuts off damaged records before it appends, so that records are
+//! always consecutive. Without the lock, the end may be a half-written record, which is not touched.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,26 +15,27 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::record::{
-    HEAD_BYTES, HEADER_BYTES, Header, Key, MOST_MARK_BYTES, Parsed, header, parse, read_header,
+    HEAD_BYTES, HEADER_BYTES, Header, Key, MOST_MARK_BYTES, Parsed, Secret, header, parse,
+    read_header,
 };
 use crate::table::Table;
 
-/// Read at once while records are taken in; more than the largest record.
+/// Size of a read while new records are read; more than the largest record.
 pub(crate) const CHUNK_BYTES: usize = 2 * MOST_MARK_BYTES;
-/// Read at once to find a record's marks, which are seldom longer.
+/// Size of the first read of a single record; marks are seldom longer.
 const GUESSED_BYTES: usize = HEAD_BYTES + 2048;
-/// How soon a lock that another process holds is asked for again.
+/// Pause between attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The right to append and to cut, over all processes. The kernel releases that of a process that dies.
+/// The right to append and to truncate, across all processes. The kernel releases the lock of a dead process.
 #[derive(Debug)]
 pub(crate) struct Lock<'f>(&'f File);
 
 impl<'f> Lock<'f> {
-    /// None: another process has held it all the time until then.
+    /// None: another process held it until then.
     ///
     /// # Errors
-    /// The file system has no locks.
+    /// The file system does not support locks.
     pub(crate) fn take(file: &'f File, until: Instant) -> io::Result<Option<Self>> {
         loop {
             match flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -53,7 +55,7 @@ impl Drop for Lock<'_> {
     }
 }
 
-/// Reads the record at an offset, if one lies there. Gives its key and where in the buffer its marks are.
+/// Reads the record at an offset, if there is one. Returns its key and the range of its marks in the buffer.
 pub(crate) fn read_record(
     file: &File,
     offset: u64,
@@ -74,7 +76,7 @@ pub(crate) fn read_record(
     None
 }
 
-/// Fewer bytes than the buffer's: the file ends there.
+/// Fewer bytes than the buffer's size: the file ends there.
 fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
@@ -88,24 +90,31 @@ fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(read)
 }
 
-/// How far this process has taken in the file.
+/// This process's progress in reading the file.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// Behind the last record that was checked and noted in the table; 0: the header was not read.
+    /// The end of the last record that was verified and added to the table; 0: the header was not read.
     end: u64,
+    /// The header's secret, once it was read.
+    secret: Option<Arc<Secret>>,
 }
 
 impl Taken {
-    /// Up to where all is known.
-    pub(crate) const fn end(&self) -> u64 {
+    /// The position up to which all records are known.
+    pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Notes the records that the file has beyond those that are known. With the lock it cuts off what is damaged, and
-    /// begins a file that is empty or of another version.
+    /// The key of the file's hashes; `None` before its header was read.
+    pub(crate) fn secret(&self) -> Option<Arc<Secret>> {
+        self.secret.clone()
+    }
+
+    /// Adds new records of the file to the table. With the lock it cuts off damaged ones, and writes the header of a
+    /// file that is empty or of another version.
     ///
     /// # Errors
-    /// What the system says, or that the file is something else, which is left as it is.
+    /// A system error, or the file is of another kind and is not changed.
     pub(crate) fn take_in(
         &mut self,
         file: &File,
@@ -124,18 +133,21 @@ impl Taken {
             if began == HEADER_BYTES as u64 {
                 return file.set_len(self.end);
             }
-            // What was known to be there may have been cut off and written anew: then this began amid a record.
+            // Known records may have been cut off and rewritten: then this position is inside a record.
             table.clear();
             self.end = 0;
         }
     }
 
-    /// Whether there is a header of this version now.
-    fn begin(&mut self, file: &File, lock: Option<&Lock<'_>>) -> io::Result<bool> {
+    /// Reads the header, or writes one with the lock. Returns whether it is of this version.
+    ///
+    /// # Errors
+    /// As [`take_in`](Self::take_in).
+    pub(crate) fn begin(&mut self, file: &File, lock: Option<&Lock<'_>>) -> io::Result<bool> {
         let mut bytes = [0; HEADER_BYTES];
         let read = read_fully(file, &mut bytes, 0)?;
-        match (read_header(&bytes[..read]), lock) {
-            (Header::Own, _) => {}
+        let secret = match (read_header(&bytes[..read]), lock) {
+            (Header::Own(secret), _) => secret,
             (Header::Foreign, _) => {
                 let what = "it is another kind of file; move it away";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -143,10 +155,13 @@ impl Taken {
             (Header::Missing | Header::OtherVersion, None) => return Ok(false),
             (Header::Missing | Header::OtherVersion, Some(_)) => {
                 let mut file = file;
+                let secret = Secret::random()?;
                 file.set_len(0)?;
-                file.write_all(&header())?;
+                file.write_all(&header(&secret))?;
+                secret
             }
-        }
+        };
+        self.secret = Some(Arc::new(secret));
         self.end = HEADER_BYTES as u64;
         Ok(true)
     }
@@ -170,11 +185,11 @@ impl Taken {
         }
     }
 
-    /// Appends those of the records, one behind the other, that hold more than is known, as far as the limit lets. False: the
-    /// limit is reached. All that the file has must have been taken in under this lock.
+    /// Appends those of the concatenated records that have more marks than is known, up to the limit. False: the limit
+    /// is reached. All new records must have been read under this lock.
     ///
     /// # Errors
-    /// What the system says; what was written of them is cut off again.
+    /// A system error; what was written is cut off again.
     pub(crate) fn append(
         &mut self,
         file: &File,
@@ -209,7 +224,7 @@ impl Taken {
             return Err(error);
         }
         self.end += new.len() as u64;
-        // One for which the table has no room is found by the daemons that have more.
+        // A record that does not fit in this table is found by daemons with larger ones.
         for (key, offset) in places {
             table.put(key, offset);
         }

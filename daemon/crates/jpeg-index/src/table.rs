@@ -1,24 +1,25 @@
-//! Where the records of keys lie, by open addressing: eight bytes a place, half to three quarters of them used.
+//! Places of records by key, with open addressing: eight bytes per slot, half to three quarters of them used.
 //!
-//! One thread writes, any thread reads at the same time. A place holds a part of the key and the record's place in the file;
-//! who reads checks the record, so that neither two keys with the same part nor a place that is rewritten can mislead.
+//! One thread writes, any thread reads at the same time. A slot contains a part of the key and the record's offset in
+//! the file; readers verify the record, so neither two keys with the same part nor a slot that is rewritten can mislead
+//! them.
 
 use forebay_protocol::sync::{AtomicU64, Ordering};
 
 use crate::record::{ALIGNMENT, Key};
 
-/// Of a place's 64 bits: the part of the key at the top, below it the offset in units of the alignment.
+/// Layout of a slot's 64 bits: the part of the key at the top, the offset in units of the alignment below.
 const OFFSET_BITS: u32 = 40;
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Zero: empty. No record lies at the file's start.
+    /// Zero: empty. There is never a record at the file's start.
     places: Box<[AtomicU64]>,
     used: AtomicU64,
 }
 
 impl Table {
-    /// With room for so many records.
+    /// With room for this number of records.
     pub(crate) fn new(records: u64) -> Self {
         let places = (0..Self::places_for(records)).map(|_| AtomicU64::new(0)).collect();
         Self { places, used: AtomicU64::new(0) }
@@ -28,14 +29,14 @@ impl Table {
         (records.saturating_mul(4) / 3 + 2).next_power_of_two()
     }
 
-    /// The memory of a table for so many records.
+    /// The memory of a table for this number of records.
     pub(crate) fn bytes_for(records: u64) -> u64 {
         Self::places_for(records) * 8
     }
 
-    /// The records that it holds.
+    /// The number of its records.
     pub(crate) fn len(&self) -> u64 {
-        // Relaxed: a figure.
+        // Relaxed: a metric.
         self.used.load(Ordering::Relaxed)
     }
 
@@ -43,7 +44,7 @@ impl Table {
         self.len() >= self.places.len() as u64 / 4 * 3
     }
 
-    /// Where a key's record may lie in the file.
+    /// Offsets in the file at which a key's record may be.
     pub(crate) fn offsets(&self, key: Key) -> impl Iterator<Item = u64> {
         let (first, part) = self.parts(key);
         let places = self.places[first..].iter().chain(&self.places[..first]);
@@ -55,7 +56,7 @@ impl Table {
             .map(|place| (place & ((1 << OFFSET_BITS) - 1)) * ALIGNMENT as u64)
     }
 
-    /// Notes where a key's record lies. False: there is no room. The writing thread only.
+    /// Adds a record's offset. False: the table is full. Only for the writing thread.
     pub(crate) fn put(&self, key: Key, offset: u64) -> bool {
         let (first, part) = self.parts(key);
         let units = offset / ALIGNMENT as u64;
@@ -64,7 +65,7 @@ impl Table {
         }
         let places = self.places[first..].iter().chain(&self.places[..first]);
         for place in places {
-            // Relaxed: this thread alone writes.
+            // Relaxed: only this thread writes.
             let before = place.load(Ordering::Relaxed);
             let is_empty = before == 0;
             if is_empty && self.is_full() {
@@ -81,14 +82,14 @@ impl Table {
         false
     }
 
-    /// Forgets all. The writing thread only.
+    /// Removes all records. Only for the writing thread.
     pub(crate) fn clear(&self) {
-        // Relaxed: whoever reads an old place finds no record there, or its own.
+        // Relaxed: a reader of an old slot finds no record at the offset, or the right one.
         self.places.iter().for_each(|place| place.store(0, Ordering::Relaxed));
         self.used.store(0, Ordering::Relaxed);
     }
 
-    /// The first place to look at, and the part of the key that a place holds.
+    /// The first slot to probe, and the part of the key in a slot.
     fn parts(&self, key: Key) -> (usize, u64) {
         let [low, high] = [key.hash, key.hash >> 64].map(|half| half & u128::from(u64::MAX));
         let [low, high] = [low, high].map(|half| u64::try_from(half).unwrap_or(0));
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     fn key(number: u64) -> Key {
-        Key::of_any(&number.to_le_bytes())
+        Key::of_any(&number.to_le_bytes(), &crate::record::Secret([7; 192]))
     }
 
     #[test]

@@ -1,26 +1,26 @@
 //! Records on their way from the work threads to the writer.
 //!
-//! No side ever waits for the other, and none makes a system call: a place's mutex is only ever tried. A lowered thread
-//! that is set aside while it fills a place keeps that place alone from the writer. (In a queue of the usual kind the
-//! writer would spin until it has gone on, or be woken by it.)
+//! Neither side ever waits for the other or makes a system call: a slot's mutex is only ever tried. A low-priority
+//! thread that is preempted while it fills a slot blocks only that slot for the writer. (With a usual queue the writer
+//! would spin until the thread runs again, or be woken by it.)
 
 use std::sync::Mutex;
 
 use forebay_protocol::sync::{AtomicU64, Ordering};
 
 const PLACES: usize = 2048;
-/// Places that are tried before a record is dropped.
+/// Slots that are tried before a record is dropped.
 const TRIES: usize = 8;
-/// What all that wait may take.
+/// Limit of all waiting records.
 pub(crate) const MOST_BYTES: u64 = 2 << 20;
-/// A place keeps its memory up to this size, so that none passes from one thread's heap to another's.
+/// A slot keeps its memory up to this size, so that it does not move between threads' heaps.
 const KEPT_BYTES: usize = 1 << 10;
-/// With what the places keep.
+/// Including the memory that slots keep.
 pub(crate) const MOST_HELD_BYTES: u64 = MOST_BYTES + (PLACES * KEPT_BYTES) as u64;
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Empty where none waits.
+    /// Empty if no record waits.
     places: Box<[Mutex<Vec<u8>>]>,
     next: AtomicU64,
     bytes: AtomicU64,
@@ -37,9 +37,9 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// False: there is no room. Any thread.
+    /// False: no room. For any thread.
     pub(crate) fn put(&self, record: &[u8]) -> bool {
-        // Relaxed, all of them: a limit and a hint; the places order what is in them.
+        // Relaxed, all of them: a limit and a hint; the slots' locks order their contents.
         let bytes = record.len() as u64;
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let is_put = before + bytes <= MOST_BYTES
@@ -59,7 +59,7 @@ impl Waiting {
         is_put
     }
 
-    /// Takes all that wait. The writer only.
+    /// Takes all waiting records. Only for the writer.
     pub(crate) fn take_all(&self, mut each: impl FnMut(&[u8])) {
         for place in &self.places {
             let Ok(mut place) = place.try_lock() else { continue };
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_room_is_dropped_and_all_else_arrives_once() {
+    fn excess_records_are_dropped_and_the_others_arrive_once() {
         let waiting = Waiting::default();
         let put = (0..3000_u32).filter(|number| waiting.put(&number.to_le_bytes())).count();
         assert_eq!(put, PLACES);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_set_aside_keeps_one_place() {
+    fn preempted_thread_blocks_one_slot() {
         let waiting = Waiting::default();
         let held = waiting.places[0].lock().unwrap();
         assert!(waiting.put(b"first") && waiting.put(b"second"));

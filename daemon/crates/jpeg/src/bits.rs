@@ -1,24 +1,24 @@
-//! Bits, the most significant first, from data without stuffing.
+//! Reads bits, the most significant first, from data without stuffing.
 
 /// A position in the data, and the bits after it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bits<'d> {
     data: &'d [u8],
-    /// The next bits, at the top. Below the first `count` lie some of those that follow, or zeros.
+    /// The next bits, at the top. Below the first `count` there are some of the following bits, or zeros.
     next: u64,
-    /// Of this the lowest six bits count; what stands above them is left over from look-ups.
+    /// Only the lowest six bits count; the upper ones are left over from look-ups.
     count: u32,
     /// The byte after the `count` bits, rounded down.
     at: usize,
 }
 
 impl<'d> Bits<'d> {
-    /// From a byte on.
+    /// Starts at a byte.
     pub(crate) fn new(data: &'d [u8], at: usize) -> Self {
         Self { data, next: 0, count: 0, at }
     }
 
-    /// From a bit on.
+    /// Starts at a bit.
     pub(crate) fn from_bit(data: &'d [u8], position: usize) -> Self {
         let mut bits = Self::new(data, position / 8);
         bits.refill();
@@ -31,7 +31,7 @@ impl<'d> Bits<'d> {
         self.at * 8 - (self.count & 63) as usize
     }
 
-    /// Makes at least 56 bits known; behind the end they are zeros.
+    /// Makes at least 56 bits available; past the end they are zeros.
     #[inline(always)]
     pub(crate) fn refill(&mut self) {
         let word = match self.data.get(self.at..).and_then(<[u8]>::first_chunk) {
@@ -43,20 +43,20 @@ impl<'d> Bits<'d> {
         self.count |= 56;
     }
 
-    /// The next `count` bits, of those that are known; at least one.
+    /// The next `count` available bits; at least one.
     #[inline(always)]
     pub(crate) fn peek(&self, count: u32) -> usize {
         (self.next >> (64 - count)) as usize
     }
 
-    /// Goes on by as many bits as the lowest six bits of `count` say, of those that are known.
+    /// Advances by the number of bits in the lowest six bits of `count`; they must be available.
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: u32) {
         self.next <<= count & 63;
         self.count = self.count.wrapping_sub(count);
     }
 
-    /// The number that `size` bits stand for (T.81, F.2.2.1: EXTEND).
+    /// The number that `size` bits represent (T.81, F.2.2.1: EXTEND).
     #[inline(always)]
     pub(crate) fn signed(&mut self, size: u32) -> i32 {
         if size == 0 {
@@ -80,8 +80,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_position_is_read() {
-        // Zeros at the end, as behind a scan's data.
+    fn bits_are_read_at_every_position() {
+        // Zeros at the end, as after a scan's data.
         let data: Vec<u8> =
             (0..40_u8).map(|byte| if byte < 32 { byte.wrapping_mul(37) } else { 0 }).collect();
         let bit = |at: usize| data.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_can_be_the_first() {
+    fn reading_can_start_at_every_bit() {
         let data: Vec<u8> = (0..40_u8).map(|byte| byte.wrapping_mul(37)).collect();
         let mut read = Bits::new(&data, 0);
         for position in 0..200 {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_both_signs() {
+    fn numbers_of_both_signs_are_extended() {
         assert_eq!([0, 1].map(|bits| extend(bits, 1)), [-1, 1]);
         assert_eq!([0, 3, 4, 7].map(|bits| extend(bits, 3)), [-7, -4, 4, 7]);
     }

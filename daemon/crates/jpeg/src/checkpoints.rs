@@ -1,27 +1,27 @@
-//! Places in a file's entropy-coded data at which decoding can begin, learned when the data were read to their end.
+//! Positions in a file's entropy-coded data at which decoding can begin, learned when the data were read to their end.
 //!
-//! Checkpoint *n* stands before MCU *n* times the spacing, in the order of the scan. It holds the position in bits and the
-//! last first coefficient of each component. Packed as differences from the checkpoint before, in numbers of one to five
-//! bytes (LEB128), one takes about seven bytes.
+//! Checkpoint *n* is before MCU *n* times the spacing, in the order of the scan. It contains the position in bits and
+//! the last first coefficient of each component. Packed as differences from the previous checkpoint, in numbers of one
+//! to five bytes (LEB128), one takes about seven bytes.
 //!
-//! Who packed them is not trusted: the bytes may be of another file or damaged. What does not fit the file's frame and the
-//! length of its data is refused by [`Checkpoints::unpack`], and a decoder that arrives at a checkpoint compares it with what
-//! it knows. Memory is safe with any content; pixels are right for the file that they were learned of.
+//! Packed checkpoints are not trusted: they may belong to another file or be damaged. [`Checkpoints::unpack`] refuses
+//! what does not fit the file's frame and the length of its data, and a decoder that arrives at a checkpoint compares
+//! it with its own state. Memory is safe with any content; pixels are correct for the file that they were learned from.
 
 use crate::layout::Layout;
 use crate::request::Unsure;
 
-/// Pixels between two checkpoints, where the packed ones stay within their share of the file.
+/// Pixels between two checkpoints, if the packed ones stay within their share of the file.
 const SPACING_PIXELS: usize = 128;
-/// The packed checkpoints take at most one byte for so many of the file.
+/// The packed checkpoints take at most one byte per this number of bytes of the file.
 const FILE_BYTES_EACH: usize = 100;
-/// What was learned is kept where it adds at least this part of what the whole image has: a file's marks are written anew a
-/// few times, most often once.
+/// New checkpoints are kept only if they are at least this part of all checkpoints of the image: a file's marks are
+/// rewritten a few times, usually once.
 const LEAST_SHARE: usize = 8;
-/// Further MCUs apart they serve no crop.
+/// With more MCUs between them they are of no use for crops.
 const MOST_SPACING: usize = 1 << 12;
 
-/// Where decoding can begin.
+/// A position at which decoding can begin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// In bits, from the start of the data without stuffing.
@@ -33,34 +33,34 @@ pub(crate) struct Checkpoint {
 /// The checkpoints of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
-    /// MCUs between two of them.
+    /// The number of MCUs between two of them.
     pub spacing: usize,
-    /// Of MCU `spacing` on, without a gap: the image's first MCU needs none.
+    /// From MCU `spacing` on, without gaps: the image's first MCU needs none.
     pub places: Vec<Checkpoint>,
-    /// How many of the places were known before; those that are met behind them are added.
+    /// Number of checkpoints known before this decode; checkpoints found further down are appended.
     known: usize,
 }
 
 impl Checkpoints {
-    /// Begins to learn a file's.
+    /// Begins to learn the checkpoints of a file.
     pub(crate) fn begin(&mut self, layout: &Layout) {
         self.spacing = (SPACING_PIXELS / layout.mcu_width).max(1);
         self.places.clear();
         self.known = 0;
     }
 
-    /// Whether more is known than before, by so much that it is worth keeping.
+    /// Whether enough new checkpoints were found to keep them.
     pub(crate) fn has_grown(&self, layout: &Layout, whole: bool) -> bool {
         let (added, all) = (self.places.len() - self.known, self.most(layout));
         added > 0 && (whole || added * LEAST_SHARE >= all)
     }
 
-    /// How many the whole image has.
+    /// The number of checkpoints of the whole image.
     fn most(&self, layout: &Layout) -> usize {
         (layout.mcus_across * layout.mcus_down - 1) / self.spacing
     }
 
-    /// The packed form; empty where the file is too small for any.
+    /// The packed form; empty if the file is too small for any.
     pub(crate) fn pack(
         &mut self,
         layout: &Layout,
@@ -90,7 +90,7 @@ impl Checkpoints {
             if packed.len() <= file_bytes / FILE_BYTES_EACH {
                 return;
             }
-            // Every second one stays.
+            // Keeps every second one.
             self.spacing *= 2;
             let mut number = 0;
             self.places.retain(|_| {
@@ -100,10 +100,10 @@ impl Checkpoints {
         }
     }
 
-    /// Reads packed checkpoints up to that before `last_mcu`; there may be fewer.
+    /// Reads packed checkpoints up to the one before `last_mcu`; there may be fewer.
     ///
     /// # Errors
-    /// They are not of this file, or damaged.
+    /// They belong to another file, or are damaged.
     pub(crate) fn unpack(
         &mut self,
         mut packed: &[u8],
@@ -144,7 +144,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The last checkpoint before or at an MCU, and its MCU.
+    /// The last checkpoint before or at an MCU, and that checkpoint's MCU.
     pub(crate) fn before(&self, mcu: usize) -> Option<(usize, Checkpoint)> {
         let number = (mcu / self.spacing).min(self.places.len());
         Some((number * self.spacing, *self.places.get(number.checked_sub(1)?)?))
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_every_length_return() {
+    fn numbers_of_every_length_round_trip() {
         let mut packed = Vec::new();
         let numbers = (0..32).flat_map(|bit| [(1 << bit) - 1, 1_u32 << bit]).chain([u32::MAX]);
         numbers.clone().for_each(|number| put(&mut packed, number));

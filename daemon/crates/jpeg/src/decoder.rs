@@ -1,4 +1,4 @@
-//! One thread's decoder: the way of a file from its markers to its pixels.
+//! One thread's decoder: from a file's markers to its pixels.
 
 use crate::checkpoints::Checkpoints;
 use crate::huffman::Tables;
@@ -9,12 +9,12 @@ use crate::rows::{Marks, Rows, Source};
 use crate::scan::Scan;
 use crate::simd::Simd;
 
-/// Of two rows of MCUs at most 48 bytes a column, of what smooths chroma four, all with room for twice that.
+/// Two rows of MCUs take at most 48 bytes per column, smoothing of chroma four; doubled for growth.
 const BYTES_PER_COLUMN: u64 = 128;
-/// What is padded, and lists that are never shorter.
+/// Padding, and lists of minimal size.
 const FIXED_BYTES: u64 = 16 << 10;
 
-/// One thread's decoder: tables of the files before and scratch memory.
+/// One thread's decoder: tables of earlier files and scratch memory.
 #[derive(Debug)]
 pub struct Decoder {
     tables: Tables,
@@ -25,7 +25,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// `None`: this processor lacks what the decoder needs.
+    /// `None`: the processor does not have the required features.
     #[must_use]
     pub fn new() -> Option<Self> {
         let simd = Simd::detect()?;
@@ -33,13 +33,13 @@ impl Decoder {
         Some(Self { tables, scan, rows, checkpoints, simd })
     }
 
-    /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps. Gives what it learned.
+    /// Decodes a region of a file into `pixels`: its rows from top to bottom without gaps. Returns what it learned.
     ///
     /// # Errors
-    /// When the file may be one that this decoder and libjpeg-turbo read differently. `pixels` then holds nothing of use.
+    /// This decoder and libjpeg-turbo may read the file differently. The contents of `pixels` are undefined then.
     ///
     /// # Panics
-    /// When `pixels` has another length than the region.
+    /// `pixels` differs from the region in length.
     pub fn decode(
         &mut self,
         file: &[u8],
@@ -89,7 +89,7 @@ impl Decoder {
         };
         match decode(marks, pixels) {
             Ok(()) => {}
-            // The index may be at fault.
+            // The index may be wrong.
             Err(_) if !known.is_empty() => {
                 decode(Marks::None, pixels)?;
                 return Ok(Learned::Nothing);
@@ -105,24 +105,24 @@ impl Decoder {
         Ok(if packed.is_empty() { Learned::Never } else { Learned::Marks })
     }
 
-    /// The most scratch memory that decoding a file of this length and size takes.
+    /// The maximal scratch memory for decoding a file of this length and size.
     #[must_use]
     pub fn most_scratch_bytes(file_bytes: u64, width: u32, height: u32) -> u64 {
         let blocks = u64::from(width).div_ceil(8) * u64::from(height).div_ceil(8);
-        // A list of restart markers, of two bytes each in the file, has room for twice what it holds.
+        // A list of restart markers, of two bytes each in the file, may have twice the needed capacity.
         let restarts = blocks.min(file_bytes / 2) * 16;
-        // A checkpoint of 16 bytes each 128 pixels at most, with room for twice as many.
+        // At most one checkpoint of 16 bytes per 128 pixels, with twice the needed capacity.
         let checkpoints = blocks * 2;
         file_bytes + restarts + checkpoints + FIXED_BYTES + BYTES_PER_COLUMN * u64::from(width)
     }
 
-    /// Bytes of scratch memory that it holds.
+    /// Bytes of scratch memory.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.scan.bytes() + self.rows.bytes() + self.checkpoints.bytes()
     }
 
-    /// Gives scratch memory back.
+    /// Frees scratch memory.
     pub fn trim(&mut self) {
         (self.scan, self.rows, self.checkpoints) = Default::default();
     }

@@ -1,8 +1,8 @@
-//! Blocks of coefficients: decoded, or passed by (T.81, F.2.2).
+//! Blocks of coefficients: decoded or skipped (T.81, F.2.2).
 //!
-//! What libjpeg reads differently or warns of is never accepted: codes and sizes that a baseline file does not have, more
-//! than 63 coefficients after the first. That no bit behind the data was read is
-//! checked by the caller, once an MCU.
+//! Data that libjpeg reads differently or warns of is never accepted: codes and sizes that a baseline file does not
+//! have, more than 63 coefficients after the first. The caller checks once per MCU that no bit past the end of the data
+//! was read.
 
 use crate::bits::Bits;
 use crate::huffman::{Pair, SKIP_WINDOW, Skipped, Table, Two, WINDOW};
@@ -11,7 +11,8 @@ use crate::request::Unsure;
 /// The coefficients of a block, row by row.
 pub(crate) type Block = [i16; 64];
 
-/// Where the coefficients in zigzag order stand in a block (T.81, figure A.6), and a place for what lies behind the last.
+/// Positions in a block of the coefficients in zigzag order (T.81, figure A.6), and a position for coefficients past
+/// the last.
 pub(crate) const ZIGZAG: [u8; 128] = {
     let mut places = [63; 128];
     let (mut row, mut column) = (0_u8, 0_u8);
@@ -40,7 +41,7 @@ pub(crate) const ZIGZAG: [u8; 128] = {
 const OVERRUN: Unsure = Unsure("more coefficients than a block has");
 const TOO_LARGE: Unsure = Unsure("coefficients beyond every picture's");
 
-/// The next symbol, of at least 26 bits that are known, and its number. `None`: the end of the block.
+/// The next symbol and its number, with at least 26 available bits. `None`: the end of the block.
 #[inline(always)]
 fn take(bits: &mut Bits<'_>, table: &Table) -> Result<Option<(usize, i32)>, Unsure> {
     let found = table.single(bits.peek(16))?;
@@ -51,18 +52,18 @@ fn take(bits: &mut Bits<'_>, table: &Table) -> Result<Option<(usize, i32)>, Unsu
     Ok((!found.is_end()).then(|| (found.advance(), bits.signed(found.pending()))))
 }
 
-/// The difference of a block's first coefficient to that of the block before. Leaves at least 29 bits known.
+/// The difference of a block's first coefficient to the previous block's. Leaves at least 29 bits available.
 #[inline(always)]
 fn difference(bits: &mut Bits<'_>, table: &Table) -> Result<i32, Unsure> {
     bits.refill();
     Ok(take(bits, table)?.map_or(0, |(_, number)| number))
 }
 
-/// Decodes a block. `before` is the first coefficient of the block before, which becomes this one's. Gives the zigzag
-/// position of the last coefficient that is not zero, or a later one; 0: only the first.
+/// Decodes a block. `before` is the first coefficient of the previous block and is set to this block's. Returns the
+/// zigzag position of the last coefficient that is not zero, or a later one; 0: only the first.
 ///
 /// # Errors
-/// When the block is in doubt.
+/// The block is in doubt.
 #[inline(always)]
 pub(crate) fn decode(
     bits: &mut Bits<'_>,
@@ -77,7 +78,7 @@ pub(crate) fn decode(
     let mut at = 0;
     'known: loop {
         bits.refill();
-        // Three look-ups of the window's bits; what needs more begins with new ones.
+        // Three look-ups of the window's bits; longer codes begin with new bits.
         for _ in 0..3 {
             let two = tables.two[bits.peek(WINDOW)];
             let after = at + two.to_second();
@@ -91,8 +92,8 @@ pub(crate) fn decode(
                     block[usize::from(ZIGZAG[last] & 63)] = second;
                     return Ok(last);
                 }
-                // Near the end what follows may belong to the next block. Of the known bits at most twice the window's are
-                // used up.
+                // Near the end the next bits may belong to the next block. At most twice the window's bits are consumed
+                // by now.
                 let Some((advance, number)) = take(bits, tables.ac)? else {
                     return Ok(at);
                 };
@@ -113,10 +114,10 @@ pub(crate) fn decode(
     }
 }
 
-/// Passes a block by; only its first coefficient is kept, for the block after it.
+/// Skips a block; only its first coefficient is kept, for the next block.
 ///
 /// # Errors
-/// When the block is in doubt.
+/// The block is in doubt.
 #[inline(always)]
 pub(crate) fn skip(bits: &mut Bits<'_>, tables: Pair<'_>, before: &mut i32) -> Result<(), Unsure> {
     *before = before.wrapping_add(difference(bits, tables.dc)?);
@@ -135,7 +136,7 @@ pub(crate) fn skip(bits: &mut Bits<'_>, tables: Pair<'_>, before: &mut i32) -> R
                     bits.skip(skipped.consumed());
                     return Ok(());
                 }
-                // Near the end what follows may belong to the next block.
+                // Near the end the next bits may belong to the next block.
                 return skip_singly(bits, tables.ac, at);
             }
             bits.skip(skipped.consumed());
@@ -161,7 +162,7 @@ mod tests {
     use super::ZIGZAG;
 
     #[test]
-    fn the_order_is_the_standards() {
+    fn zigzag_order_is_the_standards() {
         assert_eq!(ZIGZAG[..10], [0, 1, 8, 16, 9, 2, 3, 10, 17, 24]);
         assert_eq!(ZIGZAG[54..64], [39, 46, 53, 60, 61, 54, 47, 55, 62, 63]);
         let mut all: Vec<u8> = ZIGZAG[..64].to_vec();

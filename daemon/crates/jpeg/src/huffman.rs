@@ -1,34 +1,34 @@
-//! Huffman tables as look-ups, made once for each content and kept (T.81, annexes C and F).
+//! Huffman tables as look-up tables, built once per content and cached (T.81, annexes C and F).
 //!
-//! Most files of a data set share a handful of tables: those of the standard's annex K, or an encoder's own. A file whose
-//! tables are its own gets them without the multiple look-ups, which cost more than they save there.
+//! Most files of a data set share a few tables: those of the standard's annex K, or an encoder's. A file with tables
+//! that no other file uses gets them without the multiple look-ups, which would cost more than they save.
 
 use crate::markers::Frame;
 use crate::request::Unsure;
 
-/// Bits that a decoding look-up sees.
+/// Bits of a decoding look-up.
 pub(crate) const WINDOW: u32 = 10;
-/// Bits that a skipping look-up sees.
+/// Bits of a skipping look-up.
 pub(crate) const SKIP_WINDOW: u32 = 13;
-/// Look-ups by 16 bits for codes longer than the window; those of few tables are more.
+/// Look-ups by 16 bits for codes longer than the window; few tables need more.
 const MOST_FAR: usize = 2048;
-/// Tables kept of either class; more than the six of one file.
+/// Cached tables of each class; more than the six of one file.
 const KEPT: usize = 12;
 
-/// What a look-up finds: one symbol, with its number where both lie in the window.
+/// Result of a look-up: one symbol, with its number if both are within the window.
 ///
-/// From the lowest bit: 6 bits: how many to consume; 5: the zigzag positions to go on by (run and one); 4: the size of a
-/// number that is still to be read; 1: [`Found::is_rare`]; 16: the number.
+/// From the lowest bit: 6 bits: the bits to consume; 5: the zigzag positions to advance by (run and one); 4: the size
+/// of a number that is still to be read; 1: [`Found::is_rare`]; 16: the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found(u32);
 
 const RARE: u32 = 1 << 15;
 
 impl Found {
-    /// No code of the window's length, or a symbol that baseline files do not have: see [`Table::long`].
+    /// No code within the window, or a symbol that baseline files do not have: see [`Table::long`].
     const LONG: Self = Self(RARE);
 
-    /// How many bits to consume, in the lowest six bits.
+    /// The number of bits to consume, in the lowest six bits.
     #[inline(always)]
     pub(crate) fn consumed(self) -> u32 {
         self.0
@@ -79,7 +79,7 @@ impl Found {
         is_known.then_some(Self(length | advance << 6 | size << 11 | rare))
     }
 
-    /// The same with its number, which the window shows after the code.
+    /// Adds the number, which follows the code in the window.
     fn with_number(self, window: u32) -> Self {
         let (length, size) = (self.consumed() & 63, self.pending());
         if size == 0 || length + size > WINDOW {
@@ -91,20 +91,20 @@ impl Found {
     }
 }
 
-/// What a skipping look-up finds: as many whole symbols as the window shows.
+/// Result of a skipping look-up: all complete symbols in the window.
 ///
-/// From the lowest bit: 6 bits: how many to consume; 10: the zigzag positions to go on by, and [`Self::END`] more where the block
-/// ends: so one comparison finds both that and what may lie behind the block.
+/// From the lowest bit: 6 bits: the bits to consume; 10: the zigzag positions to advance by, plus [`Self::END`] if the
+/// block ends: so one comparison detects both the end and positions past it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Skipped(u16);
 
 impl Skipped {
-    /// No whole symbol: leads behind the block's end.
+    /// No complete symbol: leads past the block's end.
     const NONE: Self = Self(64 << 6);
-    /// Added to the positions where the block ends.
+    /// Added to the positions if the block ends.
     pub(crate) const END: usize = 256;
 
-    /// How many bits to consume, in the lowest six bits.
+    /// The number of bits to consume, in the lowest six bits.
     #[inline(always)]
     pub(crate) fn consumed(self) -> u32 {
         u32::from(self.0)
@@ -116,19 +116,19 @@ impl Skipped {
     }
 }
 
-/// What a decoding look-up finds: two symbols with their numbers, or one, or one and the end of the block.
+/// Result of a decoding look-up: two symbols with their numbers, or one, or one and the end of the block.
 ///
-/// A byte each: how many bits to consume; the zigzag positions from here to the first number; to the second one, and
-/// [`Self::END`] more where the block ends: so one comparison finds both that and what may lie behind the block. From bit 32 on the
-/// numbers, 16 bits each. Where there is one number, it stands twice.
+/// One byte each: the bits to consume; the zigzag positions from here to the first number; to the second one, plus
+/// [`Self::END`] if the block ends: so one comparison detects both the end and positions past it. From bit 32 on the
+/// numbers, 16 bits each. A single number is repeated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Two(u64);
 
 impl Two {
-    /// A symbol that needs more bits than the window has, or none: leads behind the block's end, where all is looked at
-    /// again, symbol by symbol.
+    /// A symbol that needs more bits than the window has, or none: leads past the block's end, where decoding continues
+    /// symbol by symbol.
     const NONE: Self = Self(64 << 16);
-    /// Added to the positions to the second number where the block ends.
+    /// Added to the positions to the second number if the block ends.
     pub(crate) const END: usize = 128;
 
     fn new(first: Found, second: Option<Found>) -> Self {
@@ -151,7 +151,7 @@ impl Two {
         Self(u64::from(consumed) | places | number(first) << 32 | number(last) << 48)
     }
 
-    /// How many bits to consume, in the lowest six bits.
+    /// The number of bits to consume, in the lowest six bits.
     #[inline(always)]
     pub(crate) fn consumed(self) -> u32 {
         self.0 as u32
@@ -185,9 +185,10 @@ pub(crate) struct Table {
     single: Box<[Found; 1 << WINDOW]>,
     /// For coefficients after the first.
     two: Option<Box<[Two; 1 << WINDOW]>>,
-    /// Made when a second file uses the table.
+    /// Built when a second file uses the table.
     skip: Option<Box<[Skipped; 1 << SKIP_WINDOW]>>,
-    /// For each length: the first code that is longer, at the top of 16 bits, and what to add to a code for its symbol.
+    /// For each length: the first longer code, at the top of 16 bits, and the difference between a code and its
+    /// symbol's position.
     longer: [(u32, i32); 17],
     /// The symbols of the first codes longer than the window, by 16 bits from `first_far` on.
     far: Vec<Found>,
@@ -197,7 +198,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// # Errors
-    /// When libjpeg would refuse it.
+    /// Libjpeg would refuse the table.
     fn new(class: Class, content: &[u8]) -> Result<Self, Unsure> {
         let bad = Unsure("a strange Huffman table");
         let (counts, symbols) = content.split_at_checked(16).ok_or(bad)?;
@@ -232,7 +233,7 @@ impl Table {
                 }
                 code += 1;
             }
-            // No code has ones alone.
+            // A code never consists of ones only.
             if *count > 0 && code >= 1 << length {
                 return Err(bad);
             }
@@ -248,7 +249,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The next symbol, by the next 16 bits. Its number may be still to be read.
+    /// The next symbol, from the next 16 bits. Its number may be still to be read.
     #[inline(always)]
     pub(crate) fn single(&self, bits: usize) -> Result<Found, Unsure> {
         let found = self.single[bits >> (16 - WINDOW)];
@@ -261,14 +262,14 @@ impl Table {
         }
     }
 
-    /// Makes the look-ups of two symbols.
+    /// Builds the look-ups of two symbols.
     fn make_two(&mut self) {
         let mut two = vec![Two::NONE; 1 << WINDOW];
         for (window, two) in two.iter_mut().enumerate() {
             let first = self.single[window];
             let consumed = first.consumed() & 63;
             let second = self.single[window << consumed & ((1 << WINDOW) - 1)];
-            // Its bits are known if they all lie in the window; the end has no number to wait for.
+            // Its bits are known if they are all within the window; the end has no number.
             let is_known = consumed + (second.consumed() & 63) <= WINDOW
                 && (!second.is_rare() || (second.is_end() && !second.is_long()));
             *two = Two::new(first, Some(second).filter(|_| is_known));
@@ -276,7 +277,7 @@ impl Table {
         self.two = two.try_into().ok();
     }
 
-    /// The symbol of a code of any length, by the next 16 bits. Its number is still to be read.
+    /// The symbol of a code of any length, from the next 16 bits. Its number is still to be read.
     #[cold]
     pub(crate) fn long(&self, bits: usize) -> Result<Found, Unsure> {
         for length in 1..=16_u32 {
@@ -291,7 +292,7 @@ impl Table {
         Err(Unsure("a code that the table does not have"))
     }
 
-    /// Makes the multiple look-ups.
+    /// Builds the multiple look-ups.
     fn make_skip(&mut self) {
         let mut skip = vec![Skipped::NONE; 1 << SKIP_WINDOW];
         for (window, skipped) in skip.iter_mut().enumerate() {
@@ -299,7 +300,7 @@ impl Table {
             while consumed < SKIP_WINDOW {
                 let left = SKIP_WINDOW - consumed;
                 let shown = (window & ((1 << left) - 1)) << (16 - left);
-                // The code must lie in the window; the number behind it is only passed by.
+                // The code must be within the window; the number after it is only skipped.
                 let Ok(found) = self.long(shown) else { break };
                 let length = found.consumed() & 63;
                 if length > left || advance + found.advance() > 64 {
@@ -321,7 +322,7 @@ impl Table {
     }
 }
 
-/// A table that is kept.
+/// A cached table.
 #[derive(Debug)]
 struct Kept {
     content: Vec<u8>,
@@ -338,7 +339,7 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// The place of the table with this content.
+    /// The slot of the table with this content.
     fn place(&mut self, content: &[u8], file: u64) -> Result<usize, Unsure> {
         if let Some(place) = self.kept.iter().position(|kept| kept.content == content) {
             let kept = &mut self.kept[place];
@@ -360,7 +361,7 @@ impl Shelf {
     }
 }
 
-/// The tables of the files before.
+/// The tables of earlier files.
 #[derive(Debug)]
 pub(crate) struct Tables {
     dc: Shelf,
@@ -387,10 +388,10 @@ pub(crate) struct Pair<'t> {
 }
 
 impl Tables {
-    /// The tables of a frame's components; those of a grey frame three times.
+    /// The tables of a frame's components; for a grey frame the same tables three times.
     ///
     /// # Errors
-    /// When one is missing or strange.
+    /// A table is missing or invalid.
     pub(crate) fn of(&mut self, frame: &Frame<'_>) -> Result<[Pair<'_>; 3], Unsure> {
         const NEVER: &[Two; 1 << WINDOW] = &[Two::NONE; 1 << WINDOW];
         let missing = Unsure("a Huffman table that is missing");
@@ -400,7 +401,7 @@ impl Tables {
             let dc = self.dc.place(frame.dc[component.dc].ok_or(missing)?, self.files)?;
             *place = (dc, self.ac.place(frame.ac[component.ac].ok_or(missing)?, self.files)?);
         }
-        // A file's own places are never given away while it is read: there are more of them than a file uses.
+        // A file's slots are not reused while it is read: there are more of them than a file uses.
         Ok(places.map(|(dc, ac)| {
             let (dc, ac) = (&self.dc.kept[dc].table, &self.ac.kept[ac].table);
             Pair { dc, ac, two: ac.two.as_deref().unwrap_or(NEVER), skip: ac.skip.as_deref() }
@@ -417,7 +418,7 @@ mod tests {
         [1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0x01, 0x00, 0x12, 0xf0, 0x0a, 0x0b];
 
     #[test]
-    fn symbols_come_with_their_numbers_where_the_window_shows_them() {
+    fn symbols_have_their_numbers_if_these_are_within_the_window() {
         let table = Table::new(Class::Ac, &CONTENT).unwrap();
         // 0 and the number 1; then EOB.
         let found = table.single[0b01_1000_0000];
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!((long.consumed() & 63, long.pending()), (12, 10));
         assert!(table.long(0b1111_0000_0001_0000).is_err(), "a size of 11");
         assert!(table.long(0xffff).is_err());
-        // All codes beyond the window, by their look-ups and by their lengths.
+        // All codes longer than the window, by their look-ups and by their lengths.
         assert_eq!((table.first_far, table.far.len()), (0b1111 << 12, 32));
         for bits in 0..1 << 16 {
             if table.single[bits >> (16 - WINDOW)].is_long() {
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoding_look_up_takes_two_symbols_or_the_end() {
+    fn decoding_look_up_takes_two_symbols_or_the_end() {
         let table = Table::new(Class::Ac, &CONTENT).unwrap();
         let two = table.two.unwrap();
         let shown = |two: Two| {
@@ -462,21 +463,21 @@ mod tests {
     }
 
     #[test]
-    fn a_skipping_look_up_takes_whole_symbols() {
+    fn skipping_look_up_takes_complete_symbols() {
         let mut table = Table::new(Class::Ac, &CONTENT).unwrap();
         table.make_skip();
         let skip = table.skip.unwrap();
         // 0 1, 0 0, 110 01, 10: three symbols and the end.
         let skipped = skip[0b0_1001_1001_1000];
         assert_eq!((skipped.consumed() & 63, skipped.advance()), (11, Skipped::END + 4));
-        // Six symbols, and the code of a seventh, whose number lies behind the window.
+        // Six symbols, and the code of a seventh, whose number is past the window.
         let skipped = skip[0];
         assert_eq!((skipped.consumed() & 63, skipped.advance()), (14, 7));
         assert_eq!(skip[(1 << SKIP_WINDOW) - 1].advance(), 64, "none");
     }
 
     #[test]
-    fn strange_tables_are_not_taken() {
+    fn invalid_tables_are_refused() {
         let mut content = CONTENT;
         content[0] = 3;
         assert!(Table::new(Class::Ac, &content).is_err(), "three codes of one bit");

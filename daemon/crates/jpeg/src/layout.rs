@@ -1,27 +1,27 @@
-//! Which samples and which MCUs a region needs, and how the components lie to each other.
+//! The samples and MCUs that a region needs, and the components' relative positions.
 
 use std::ops::Range;
 
 use crate::markers::Frame;
 use crate::request::{Pixels, Region, Scale, Unsure};
 
-/// How one component's samples lie.
+/// The layout of one component's samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Plane {
-    /// Blocks of an MCU.
+    /// Blocks per MCU.
     pub across: usize,
     pub down: usize,
     /// Samples of a block in both directions.
     pub block: usize,
-    /// Pixels of the image for each sample: 1 or 2.
+    /// Pixels of the image per sample: 1 or 2.
     pub wide: usize,
     pub high: usize,
-    /// Samples of the whole plane that mean something; libjpeg's `downsampled_width` and `_height`.
+    /// Valid samples of the whole plane; libjpeg's `downsampled_width` and `_height`.
     pub width: usize,
     pub height: usize,
 }
 
-/// What is decoded of a file.
+/// The decoded part of a file.
 #[derive(Debug)]
 pub(crate) struct Layout {
     planes: [Plane; 3],
@@ -33,15 +33,15 @@ pub(crate) struct Layout {
     /// MCUs of the image.
     pub mcus_across: usize,
     pub mcus_down: usize,
-    /// Those that are decoded.
+    /// Decoded MCUs.
     pub mcu_columns: Range<usize>,
     pub mcu_rows: Range<usize>,
-    /// Pixels of an MCU, from top to bottom, as it is decoded; and across, at the image's own size.
+    /// Height of an MCU as decoded, in pixels; and its width at the image's full size.
     pub mcu_height: usize,
     pub mcu_width: usize,
 }
 
-/// The samples that a range of pixels needs: for larger samples their neighbours too, between which is interpolated.
+/// The samples that a range of pixels needs: for subsampled planes also their neighbours, for interpolation.
 fn needed(pixels: &Range<usize>, per_sample: usize, samples: usize) -> Range<usize> {
     if per_sample == 1 {
         return pixels.clone();
@@ -51,7 +51,7 @@ fn needed(pixels: &Range<usize>, per_sample: usize, samples: usize) -> Range<usi
 
 impl Layout {
     /// # Errors
-    /// For forms that libjpeg treats in a way of their own, and regions that do not lie in the image.
+    /// Forms that libjpeg treats specially, and regions outside the image.
     pub(crate) fn new(
         frame: &Frame<'_>,
         scale: Scale,
@@ -62,13 +62,13 @@ impl Layout {
         if (kind == Pixels::Grey) && components.len() != 1 {
             return Err(Unsure("grey of a colour file"));
         }
-        // The samples of a block where no component has more, and the largest factors.
+        // The block size for the component with the most samples, and the largest factors.
         let smallest = 8 / scale.factor();
         let most_across = components.iter().map(|component| component.across).max().unwrap_or(1);
         let most_down = components.iter().map(|component| component.down).max().unwrap_or(1);
         let mut planes = [Plane::default(); 3];
         for (component, plane) in components.iter().zip(&mut planes) {
-            // Where a component has fewer samples, its blocks are made smaller by less (libjpeg: jdmaster.c).
+            // The blocks of a component with fewer samples are reduced less (libjpeg: jdmaster.c).
             let mut block = smallest;
             while block < 8
                 && (most_across * smallest).is_multiple_of(component.across * block * 2)
@@ -88,7 +88,7 @@ impl Layout {
                 width: samples(frame.width, component.across, most_across),
                 height: samples(frame.height, component.down, most_down),
             };
-            // Libjpeg smooths neither planes so narrow nor blocks of one sample.
+            // Libjpeg does not smooth such narrow planes, nor blocks of one sample.
             if (plane.wide, plane.high) != (1, 1) && (plane.width <= 2 || smallest == 1) {
                 return Err(Unsure("chroma that is not smoothed"));
             }
@@ -134,7 +134,7 @@ impl Layout {
         &self.planes[..self.count]
     }
 
-    /// The intervals between restart markers, for so many MCUs between two of them (0: there are none).
+    /// The number of restart intervals, for this number of MCUs between two markers (0: no markers).
     pub(crate) fn intervals(&self, restart_interval: usize) -> usize {
         let mcus = self.mcus_across * self.mcus_down;
         if restart_interval == 0 { 1 } else { mcus.div_ceil(restart_interval) }

@@ -1,15 +1,16 @@
 //! Decodes regions of baseline JPEG files, bit for bit as libjpeg-turbo's accurate path does, at up to twice its speed.
 //!
-//! The gain is in the blocks outside of the region: of those only the Huffman codes are followed, several at a look-up,
-//! and no coefficient is made. Where an [`Index`] says at which bits they lie, most of them are not looked at either. Files that are rare, damaged or in any doubt are not decoded at all: [`Unsure`] says so, and
-//! the caller gives them to libjpeg-turbo, which stays the judge of what a file contains. So a result of this crate is
-//! always the one that libjpeg-turbo gives.
+//! The gain is in the blocks outside of the region: only their Huffman codes are followed, several per look-up, and no
+//! coefficient is computed. With an [`Index`], which has positions of MCUs, most of these blocks are not read at all.
+//! Files that are rare, damaged or in any doubt are not decoded: the caller passes them to libjpeg-turbo, which decides
+//! what a file contains. So a result of this crate always equals libjpeg-turbo's.
 //!
-//! The way of a file: `markers` reads its headers, `scan` takes the stuffing out of its entropy-coded data, `huffman` makes
-//! or finds the tables, `entropy` decodes or skips blocks, `simd` transforms, smooths and converts, and `rows` drives them
-//! one row of MCUs after the other; `checkpoints` is what is learned on the way. References: ITU-T T.81 for the format, libjpeg-turbo 3.1 for every rounding.
+//! The stages of decoding: `markers` reads the headers, `scan` removes the stuffing from the entropy-coded data,
+//! `huffman` builds or finds the tables, `entropy` decodes or skips blocks, `simd` transforms, smooths and converts,
+//! and `rows` drives them, one row of MCUs at a time; `checkpoints` has what is learned on the way. References: ITU-T
+//! T.81 for the format, libjpeg-turbo 3.1 for every rounding.
 //!
-//! Needs AVX2; elsewhere [`Decoder::new`] gives `None`.
+//! Requires AVX2; on other processors [`Decoder::new`] returns `None`.
 
 // `simd` is the only module that allows it.
 #![deny(unsafe_code)]
@@ -18,12 +19,12 @@
     expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "fields are cut out of look-ups and bits, pixels out of sums; their limits stand beside them"
+        reason = "fields are parts of look-ups and bits, pixels are parts of sums; their limits are documented"
     )
 )]
 
 #[cfg(not(target_arch = "x86_64"))]
-#[path = "absent.rs"]
+#[path = "no_simd.rs"]
 mod decoder;
 mod request;
 

@@ -1,6 +1,7 @@
-//! Reads a file's markers up to the entropy-coded data (T.81, annex B): what kind of image it holds, where its tables are.
+//! Reads a file's markers up to the entropy-coded data (T.81, annex B): the kind of image and its tables.
 //!
-//! Accepts one baseline frame with one scan, in the form that every common encoder writes, and nothing that libjpeg warns of.
+//! Accepts one baseline frame with one scan, in the form that every common encoder writes, and nothing that libjpeg
+//! warns of.
 
 use crate::request::Unsure;
 
@@ -10,13 +11,13 @@ pub(crate) struct Component {
     /// Sampling factors.
     pub across: u32,
     pub down: u32,
-    /// Places of its tables in [`Frame`].
+    /// Numbers of its tables in [`Frame`].
     pub quantization: usize,
     pub dc: usize,
     pub ac: usize,
 }
 
-/// What the markers say. Tables are parts of the file.
+/// The content of the markers. Tables are slices of the file.
 #[derive(Debug)]
 pub(crate) struct Frame<'f> {
     pub width: u32,
@@ -25,12 +26,12 @@ pub(crate) struct Frame<'f> {
     count: usize,
     /// In zigzag order.
     pub quantization: [Option<&'f [u8; 64]>; 4],
-    /// For each: how many codes of each length from 1 to 16, then the symbols.
+    /// For each table: the number of codes of each length from 1 to 16, then the symbols.
     pub dc: [Option<&'f [u8]>; 4],
     pub ac: [Option<&'f [u8]>; 4],
-    /// MCUs between two restart markers; 0: there are none.
+    /// MCUs between two restart markers; 0: no markers.
     pub restart_interval: usize,
-    /// Where the entropy-coded data begin.
+    /// The start of the entropy-coded data.
     pub scan: usize,
 }
 
@@ -44,7 +45,7 @@ impl Frame<'_> {
 const LONGEST_SIDE: u32 = 65_500;
 const UNUSUAL: Unsure = Unsure("an unusual header");
 
-/// Reads on in a segment, or in the file.
+/// Reads from a segment or from the file.
 struct Reader<'f>(&'f [u8]);
 
 impl<'f> Reader<'f> {
@@ -67,7 +68,7 @@ impl<'f> Reader<'f> {
     }
 }
 
-/// What says how three components are to be understood.
+/// Markers that determine how three components are interpreted.
 #[derive(Default)]
 struct ColourMarks {
     jfif: bool,
@@ -75,7 +76,7 @@ struct ColourMarks {
 }
 
 /// # Errors
-/// Whenever the file is anything but the usual.
+/// The file is anything but usual.
 pub(crate) fn read(file: &[u8]) -> Result<Frame<'_>, Unsure> {
     let mut rest = Reader(file);
     if rest.word()? != 0xffd8 {
@@ -114,7 +115,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Frame<'_>, Unsure> {
                     return Err(UNUSUAL);
                 }
             }
-            // As libjpeg tells them from other uses of the same markers.
+            // Libjpeg's distinction from other uses of the same markers.
             0xe0 if body.0.len() >= 14 && body.0.starts_with(b"JFIF\0") => marks.jfif = true,
             0xee if body.0.len() >= 12 && body.0.starts_with(b"Adobe") => {
                 marks.adobe_transform = Some(body.0[11]);
@@ -133,7 +134,7 @@ pub(crate) fn read(file: &[u8]) -> Result<Frame<'_>, Unsure> {
 
 fn read_quantization<'f>(body: &mut Reader<'f>, frame: &mut Frame<'f>) -> Result<(), Unsure> {
     while !body.0.is_empty() {
-        // The high half says 16 bits, which baseline files do not have.
+        // A non-zero high half means 16 bits, which baseline files do not have.
         let place = usize::from(body.byte()?);
         *frame.quantization.get_mut(place).ok_or(UNUSUAL)? = Some(body.array()?);
     }
@@ -188,7 +189,7 @@ fn read_frame(
         return Err(UNUSUAL);
     }
     let is_usual = match &mut frame.components[..frame.count] {
-        // A single component is coded block by block, whatever its factors are.
+        // A single component is coded block by block, regardless of its factors.
         [grey] => {
             let is_usual = (1..=4).contains(&grey.across) && (1..=4).contains(&grey.down);
             (grey.across, grey.down) = (1, 1);
@@ -222,7 +223,7 @@ fn read_scan(body: &mut Reader<'_>, frame: &mut Frame<'_>, ids: [u8; 3]) -> Resu
     Ok(())
 }
 
-/// Whether three components are luma and chroma for certain.
+/// Checks that three components are certainly luma and chroma.
 fn check_colour(frame: &Frame<'_>, ids: [u8; 3], marks: &ColourMarks) -> Result<(), Unsure> {
     let [first, second, third] = ids;
     if frame.count == 3 && (first == second || second == third || first == third) {

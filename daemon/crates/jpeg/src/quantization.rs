@@ -1,8 +1,8 @@
-//! Quantization tables, and the limit of what they are multiplied with.
+//! Quantization tables, and the limit of the products.
 
 use crate::entropy::ZIGZAG;
 
-/// libjpeg-turbo's transform wraps beyond this where all other coefficients are zero, and saturates elsewhere.
+/// Past this limit libjpeg-turbo's transform wraps if all other coefficients are zero, and saturates otherwise.
 pub(crate) const LARGEST: i32 = 8191;
 
 /// Factors of the coefficients, row by row.
@@ -32,7 +32,8 @@ pub(crate) fn is_certain(value: i32) -> bool {
     (-LARGEST - 1..=LARGEST).contains(&value)
 }
 
-/// The same for the transform to a single sample, which has no vectors: libjpeg's table of samples repeats beyond this.
+/// As [`is_certain`], for the transform to a single sample, which does not use vectors: libjpeg's table of samples
+/// repeats past this limit.
 #[inline(always)]
 pub(crate) fn is_certain_alone(value: i32) -> bool {
     (-512..512).contains(&((value + 4) >> 3))

@@ -1,13 +1,13 @@
-//! Blocks made smaller by a factor of 2, 4 or 8 while they are transformed: libjpeg's 4x4, 2x2 and 1x1 transforms
-//! (jidctred.c), in 13-bit fixed point with the saturation of libjpeg-turbo's vectors, and their sums of 32 bits, which wrap
-//! around where all coefficients are as large as can be.
+//! Blocks reduced by a factor of 2, 4 or 8 in the transform: libjpeg's 4x4, 2x2 and 1x1 transforms (jidctred.c), in
+//! 13-bit fixed point with the saturation of libjpeg-turbo's vectors, and their 32-bit sums, which wrap around if all
+//! coefficients are maximal.
 
 use std::num::Wrapping;
 
 use crate::entropy::Block;
 use crate::quantization::{Quantization, is_certain, is_certain_alone};
 
-/// Bits behind the point of the constants, and those that are kept between the two passes.
+/// Fractional bits of the constants, and those that are kept between the two passes.
 const CONSTANT_BITS: usize = 13;
 const KEPT_BITS: usize = 2;
 
@@ -25,7 +25,7 @@ fn saturate(value: i32) -> i32 {
     value.clamp(i16::MIN.into(), i16::MAX.into())
 }
 
-/// Four values of eight coefficients, before they are made smaller by `2^(CONSTANT_BITS + 1)`.
+/// Four values of eight coefficients, before the division by `2^(CONSTANT_BITS + 1)`.
 fn four(input: [i32; 8]) -> [Wrapping<i32>; 4] {
     let [in0, in1, in2, in3, _, in5, in6, in7] = input.map(Wrapping);
     let even = in0 << (CONSTANT_BITS + 1);
@@ -40,7 +40,7 @@ fn four(input: [i32; 8]) -> [Wrapping<i32>; 4] {
     [sum + outer, difference + inner, difference - inner, sum - outer]
 }
 
-/// Two values of eight coefficients, before they are made smaller by `2^(CONSTANT_BITS + 2)`.
+/// Two values of eight coefficients, before the division by `2^(CONSTANT_BITS + 2)`.
 fn two(input: [i32; 8]) -> [Wrapping<i32>; 2] {
     let [in0, in1, _, in3, _, in5, _, in7] = input.map(Wrapping);
     let even = in0 << (CONSTANT_BITS + 2);
@@ -75,7 +75,7 @@ fn to_sample(value: i32) -> u8 {
     (value + 128).clamp(0, 255) as u8
 }
 
-/// Writes a block of `size` samples in both directions. `false`: libjpeg's transforms may differ about it.
+/// Writes a block of `size` samples in both directions. `false`: libjpeg's transforms may differ.
 pub(crate) fn transform(
     block: &Block,
     quantization: &Quantization,

@@ -1,8 +1,8 @@
-//! What is asked of the decoder, and its way to decline.
+//! Parameters of the decoder, and its refusal.
 
-/// Part of an image, in pixels of the image as it is decoded (made smaller by a [`Scale`]).
+/// Part of an image, in pixels of the decoded image (reduced by a [`Scale`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are clear")]
 pub struct Region {
     pub left: u32,
     pub top: u32,
@@ -10,21 +10,21 @@ pub struct Region {
     pub height: u32,
 }
 
-/// By how much an image is decoded smaller than it is, in both directions.
+/// The factor by which an image is reduced in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// As it is.
+    /// Full size.
     Full,
     /// One pixel for each square of 2x2.
     Half,
-    /// Of 4x4.
+    /// One pixel for each square of 4x4.
     Quarter,
-    /// Of 8x8.
+    /// One pixel for each square of 8x8.
     Eighth,
 }
 
 impl Scale {
-    /// The one with this factor, if there is one.
+    /// The scale with this factor, if there is one.
     #[must_use]
     pub const fn of_factor(factor: u32) -> Option<Self> {
         Some(match factor {
@@ -43,10 +43,10 @@ impl Scale {
     }
 }
 
-/// What the pixels are to be.
+/// The format of the pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pixels {
-    /// One byte a pixel, of grey files only.
+    /// One byte per pixel, for grey files only.
     Grey,
     /// Red, green, blue.
     Rgb,
@@ -57,7 +57,7 @@ pub enum Pixels {
 }
 
 impl Pixels {
-    /// Bytes a pixel.
+    /// Bytes per pixel.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -68,31 +68,31 @@ impl Pixels {
     }
 }
 
-/// What is known of a file's inside from decoding it before, its *marks*: places in its data at which decoding can begin.
+/// Known *marks* of a file, from an earlier decoding: positions in its data at which decoding can begin.
 #[derive(Debug, Default)]
 pub struct Index<'i> {
-    /// What an earlier decoding left in `learned`; empty: nothing. Those of another file, or damaged ones, cost time alone in
-    /// most cases; to be sure of the pixels, the caller makes sure of file and marks.
+    /// The content of `learned` from an earlier decoding; empty: none. Damaged marks or those of another file usually
+    /// cost time only; to be sure of the pixels, the caller ensures that file and marks match.
     pub known: &'i [u8],
-    /// Where the known marks go together with those that this decoding adds; at most a hundredth of the file's bytes.
-    /// `None`: nothing is to be learned.
+    /// Receives the known marks together with new ones; at most a hundredth of the file's bytes. `None`: nothing is
+    /// learned.
     pub learned: Option<&'i mut Vec<u8>>,
-    /// Whether the file is read to its end for that, and not only as far as the region needs it.
+    /// Whether the file is read to its end to learn marks, instead of only as far as the region needs.
     pub whole: bool,
 }
 
 /// What a decoding has learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
-    /// Nothing, or too little to be kept.
+    /// Nothing, or too little to be stored.
     Nothing,
-    /// The marks that it left are to be kept in place of those that were known.
+    /// The new marks should replace the known ones.
     Marks,
-    /// Nothing, and there is nothing to learn: the file is too small, has restart markers, which serve as well, or is in
-    /// doubt behind the region, where it was read to its end.
+    /// Nothing, and nothing can be learned: the file is too small, has restart markers, which serve as well, or is in
+    /// doubt after the region, when it was read to its end.
     Never,
 }
 
-/// Why a file is not decoded here. It says nothing against the file.
+/// Why a file is not decoded here. It does not mean that the file is defective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsure(pub &'static str);

@@ -1,8 +1,7 @@
-//! Goes through a scan, decodes the MCUs that a region needs and passes the others by, and gives the region's pixels row
-//! by row.
+//! Reads a scan, decodes the MCUs that a region needs and skips the others, and writes the region's pixels row by row.
 //!
-//! Of each plane two rows of MCUs are kept, in turn: smoothing looks one row of samples up and down, so that the last row of
-//! an MCU waits for the next one.
+//! Two rows of MCUs of each plane are kept, in turn: smoothing needs the rows of samples above and below, so the last
+//! row of an MCU waits for the next MCU.
 
 use std::ops::Range;
 
@@ -21,7 +20,7 @@ use crate::simd::{Simd, Work};
 /// Blocks of the largest MCU: four of luma and two of chroma.
 const MOST_BLOCKS: usize = 6;
 
-/// Scratch memory, kept from file to file.
+/// Scratch memory, reused across files.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     planes: [Vec<u8>; 3],
@@ -30,7 +29,7 @@ pub(crate) struct Rows {
     sums: Vec<u16>,
 }
 
-/// A file that is decoded.
+/// A file that is being decoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'f> {
     pub frame: &'f Frame<'f>,
@@ -39,15 +38,15 @@ pub(crate) struct Source<'f> {
     pub scan: &'f Scan,
 }
 
-/// What is done with checkpoints.
+/// How checkpoints are used.
 #[derive(Debug)]
 pub(crate) enum Marks<'m> {
     None,
-    /// MCUs before them are passed by at once.
+    /// MCUs before a checkpoint are skipped at once.
     Known(&'m Checkpoints),
-    /// The same, and those that are met behind them are added.
+    /// As `Known`, and new checkpoints are added.
     Learn(&'m mut Checkpoints),
-    /// The same, and the scan is read to its end. None are left where anything is in doubt.
+    /// As `Learn`, and the scan is read to its end. None are kept if anything is in doubt.
     LearnAll(&'m mut Checkpoints),
 }
 
@@ -61,20 +60,20 @@ impl Marks<'_> {
     }
 }
 
-/// Where a scan is read.
+/// The position in a scan.
 struct Cursor<'d, 'm> {
     scan: &'d Scan,
     bits: Bits<'d>,
-    /// Where this restart interval ends.
+    /// The end of this restart interval.
     end: usize,
     /// The last first coefficient of each component.
     before: [i32; 3],
     mcu: usize,
     restart_interval: usize,
-    /// The first MCU behind this interval.
+    /// The first MCU after this interval.
     next_restart: usize,
     marks: Marks<'m>,
-    /// The next MCU with a checkpoint before it.
+    /// The next MCU with a checkpoint.
     next_mark: usize,
 }
 
@@ -89,7 +88,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
         Ok(cursor)
     }
 
-    /// Goes to the start of a restart interval.
+    /// Moves to the start of a restart interval.
     fn enter(&mut self, interval: usize) -> Result<(), Unsure> {
         let (begin, end) = self.scan.interval(interval).ok_or(Unsure("too few restart markers"))?;
         self.bits = Bits::new(self.scan.data(), begin);
@@ -101,7 +100,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
         Ok(())
     }
 
-    /// Counts an MCU that was read. Behind the last bits of an interval there are others, which are not its own.
+    /// Counts an MCU that was read. The bits after an interval's last ones do not belong to it.
     #[inline(always)]
     fn count(&mut self) -> Result<(), Unsure> {
         self.mcu += 1;
@@ -111,7 +110,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
         Ok(())
     }
 
-    /// The next interval, where this one is read to its end.
+    /// Moves to the next interval, after checking that this one was read to its end.
     #[inline(always)]
     fn restart(&mut self) -> Result<(), Unsure> {
         if self.mcu != self.next_restart {
@@ -123,10 +122,10 @@ impl<'d, 'm> Cursor<'d, 'm> {
         self.enter(self.mcu / self.restart_interval)
     }
 
-    /// Before the MCU of a checkpoint.
+    /// Handles the checkpoint of the next MCU.
     #[inline(never)]
     fn mark(&mut self) -> Result<(), Unsure> {
-        // Whoever learns makes sure that positions fit.
+        // `Learn` is used only if positions fit.
         let position = self.bits.position() as u32;
         let here = Checkpoint { position, before: self.before };
         let Some(checkpoints) = self.marks.places() else { return Ok(()) };
@@ -144,7 +143,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
         Ok(())
     }
 
-    /// Goes to the last checkpoint before an MCU, if it lies ahead.
+    /// Moves to the last checkpoint before an MCU, if it is ahead.
     #[inline(always)]
     fn jump(&mut self, target: usize) {
         if let Some(checkpoints) = self.marks.places()
@@ -157,12 +156,12 @@ impl<'d, 'm> Cursor<'d, 'm> {
         }
     }
 
-    /// Whether the scan was read to its end, and nothing lies behind it.
+    /// Whether the scan was read to its end, without remaining data.
     fn is_at_end(&self, mcus: usize) -> bool {
         self.mcu == mcus && self.bits.position().div_ceil(8) == self.end
     }
 
-    /// Passes MCUs by, up to `target`.
+    /// Skips MCUs, up to `target`.
     #[inline(always)]
     fn skip_to(
         &mut self,
@@ -176,7 +175,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
             self.enter(interval)?;
         }
         self.jump(target);
-        // Known to be a local, it stays in registers.
+        // A local stays in registers.
         let mut bits = self.bits;
         while self.mcu < target {
             if self.mcu == self.next_mark {
@@ -194,7 +193,7 @@ impl<'d, 'm> Cursor<'d, 'm> {
     }
 }
 
-/// The place of a row of samples among those that are kept.
+/// The position of a row of samples among the kept ones.
 fn kept_row(plane: &Plane, row: usize) -> usize {
     row % (2 * plane.down * plane.block)
 }
@@ -203,7 +202,7 @@ fn kept_row(plane: &Plane, row: usize) -> usize {
 struct McuRow<'a, 'd, 'm> {
     planes: &'a mut [Vec<u8>; 3],
     cursor: &'a mut Cursor<'d, 'm>,
-    /// The first one that is needed, counted from the image's first.
+    /// The first needed MCU, counted from the image's first.
     start: usize,
     mcu_row: usize,
     layout: &'a Layout,
@@ -213,7 +212,7 @@ struct McuRow<'a, 'd, 'm> {
 }
 
 impl Work for McuRow<'_, '_, '_> {
-    /// Passes by what comes before and decodes the needed ones.
+    /// Skips the preceding MCUs and decodes the needed ones.
     #[inline(always)]
     fn work(self) -> Result<(), Unsure> {
         let Self { planes, cursor, start, mcu_row, layout, tables, quantization, simd } = self;
@@ -224,7 +223,7 @@ impl Work for McuRow<'_, '_, '_> {
             if cursor.mcu == cursor.next_mark {
                 cursor.mark()?;
             }
-            // All are decoded before the first is transformed: a load of what was just written in pieces has to wait.
+            // All are decoded before the first is transformed: a load of recently written parts would stall.
             let (mut bits, mut left) = (cursor.bits, &mut blocks[..]);
             for (component, plane) in layout.planes().iter().enumerate() {
                 let (own, later) = left.split_at_mut((plane.across * plane.down).min(left.len()));
@@ -265,7 +264,7 @@ impl Work for McuRow<'_, '_, '_> {
     }
 }
 
-/// What lies behind the last needed MCU.
+/// The MCUs after the last needed one.
 struct Rest<'a, 'd, 'm> {
     cursor: &'a mut Cursor<'d, 'm>,
     mcus: usize,
@@ -289,7 +288,7 @@ impl Rows {
     /// Decodes a region.
     ///
     /// # Errors
-    /// When anything is in doubt.
+    /// Anything is in doubt.
     pub(crate) fn decode(
         &mut self,
         source: Source<'_>,
@@ -327,7 +326,7 @@ impl Rows {
                 simd,
             })?;
             let is_last = mcu_row + 1 == layout.mcu_rows.end;
-            // The last row waits for the samples below it.
+            // The last row needs the samples below it.
             let known = (mcu_row + 1) * layout.mcu_height - usize::from(layout.looks_down());
             let end = if is_last { layout.rows.end } else { known.min(layout.rows.end) };
             if first < end {
@@ -348,7 +347,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The pixels of some rows of the region.
+    /// Writes the pixels of some rows of the region.
     fn give_rows(&mut self, rows: Range<usize>, layout: &Layout, simd: Simd, pixels: &mut [u8]) {
         let width = layout.columns.len();
         for (row, out) in rows.zip(pixels.chunks_exact_mut(width * layout.kind.bytes())) {
@@ -386,7 +385,7 @@ fn stride(layout: &Layout, plane: &Plane) -> usize {
     layout.mcu_columns.len() * plane.across * plane.block
 }
 
-/// Some samples of a row that is kept.
+/// Some samples of a kept row.
 fn samples<'k>(
     kept: &'k [u8],
     layout: &Layout,
@@ -424,7 +423,7 @@ fn smoothed<'k>(
         simd.smooth_down(near, far, row.is_multiple_of(2), smooth);
         return &smooth[..layout.columns.len()];
     }
-    // One sample more to the left and to the right, if need be the first and the last once more.
+    // One more sample to the left and to the right; at the borders the first and the last are repeated.
     let core = layout.columns.start / 2..(layout.columns.end - 1) / 2 + 1;
     let left = usize::from(columns.start == core.start);
     let count = core.len() + 2;

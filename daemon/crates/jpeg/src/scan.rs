@@ -1,25 +1,25 @@
-//! The entropy-coded data of a scan without their stuffing (T.81, B.1.1.5), and where their restart markers were.
+//! The entropy-coded data of a scan without stuffing (T.81, B.1.1.5), and the positions of its restart markers.
 
 use crate::request::Unsure;
 
-/// Behind the data, so that eight bytes can be read from every position within them.
+/// Padding after the data, so that eight bytes can be read from every position.
 const SLACK: usize = 8;
 
-/// Kept from file to file.
+/// Reused across files.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Zeros follow the data.
     data: Vec<u8>,
-    /// Where each restart interval but the first begins in `data`.
+    /// The start of each restart interval except the first in `data`.
     restarts: Vec<usize>,
 }
 
 impl Scan {
-    /// Takes the stuffing out of what follows `start`, up to the end of the image.
+    /// Removes the stuffing from the data after `start`, up to the end of the image.
     ///
     /// # Errors
-    /// When anything but restart markers in their order and the end of the image lies in the data, or when these are not
-    /// so many intervals.
+    /// The data contains anything but restart markers in order and the end of the image, or the number of intervals
+    /// differs.
     pub(crate) fn read(
         &mut self,
         file: &[u8],
@@ -29,7 +29,7 @@ impl Scan {
         self.data.clear();
         self.restarts.clear();
         let mut rest = file.get(start..).unwrap_or_default();
-        // Exactly, as `Decoder::most_scratch_bytes` says.
+        // Exactly, as in `Decoder::most_scratch_bytes`.
         self.data.reserve_exact(rest.len() + SLACK);
         loop {
             let Some(plain) = memchr::memchr(0xff, rest) else {
@@ -59,7 +59,7 @@ impl Scan {
         }
     }
 
-    /// The data and the zeros behind them.
+    /// The data, followed by zeros.
     pub(crate) fn data(&self) -> &[u8] {
         &self.data
     }
@@ -69,12 +69,12 @@ impl Scan {
         self.data.len() - SLACK
     }
 
-    /// How many restart intervals were read.
+    /// The number of restart intervals.
     fn intervals(&self) -> usize {
         self.restarts.len() + 1
     }
 
-    /// Where a restart interval begins and ends.
+    /// Start and end of a restart interval.
     pub(crate) fn interval(&self, number: usize) -> Option<(usize, usize)> {
         let begin = match number {
             0 => 0,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stuffing_goes_and_restarts_are_noted() {
+    fn stuffing_is_removed_and_restarts_are_recorded() {
         let mut scan = Scan::default();
         let file = [1, 0xff, 0, 2, 0xff, 0xd0, 3, 0xff, 0xd1, 0xff, 0xd9, 7];
         scan.read(&file, 0, 3).unwrap();

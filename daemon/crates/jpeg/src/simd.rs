@@ -1,7 +1,7 @@
-//! What works on many samples at once: the inverse transform, the smoothing of chroma, the conversion to RGB.
+//! Operations on many samples at once: the inverse transform, the smoothing of chroma, the conversion to RGB.
 //!
-//! The only unsafe code of this crate, and its only reason: functions that are compiled for processors with AVX2 and BMI2.
-//! A [`Simd`] exists only where both are.
+//! The only unsafe code of this crate: functions that are compiled for processors with AVX2 and BMI2. A [`Simd`] exists
+//! only if the processor has both.
 
 #![expect(unsafe_code, reason = "functions for processors with AVX2")]
 
@@ -13,17 +13,17 @@ use crate::entropy::Block;
 use crate::quantization::{Quantization, is_certain};
 use crate::request::Unsure;
 
-/// Stands for AVX2 and BMI2.
+/// Proof that the processor has AVX2 and BMI2.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Simd(());
 
-/// What is to be compiled for this processor: the method must be marked `inline(always)`.
+/// Code to be compiled for these features: the method must be marked `inline(always)`.
 pub(crate) trait Work {
-    /// Does it.
+    /// Runs it.
     fn work(self) -> Result<(), Unsure>;
 }
 
-/// Calls a function that is compiled for the processor that a [`Simd`] stands for.
+/// Calls a function that is compiled for the features that a [`Simd`] proves.
 macro_rules! call {
     ($function:expr) => {
         // SAFETY: `detect` has seen that this processor has the features; there is no other way to make a `Simd`.
@@ -41,7 +41,7 @@ impl Simd {
         found.then_some(Self(()))
     }
 
-    /// Does work in code that is compiled for this processor.
+    /// Runs work that is compiled for these features.
     pub(crate) fn run(self, work: impl Work) -> Result<(), Unsure> {
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
         fn inside(work: impl Work) -> Result<(), Unsure> {
@@ -53,7 +53,7 @@ impl Simd {
     /// A block of which only the first value is not zero.
     #[inline(always)]
     pub(crate) fn flat(self, first: i32, size: usize, samples: &mut [u8], stride: usize) -> bool {
-        // What both passes make of it, whatever the size of the block is.
+        // The result of both passes, regardless of the block's size.
         let value = ((first + 4) >> 3) + 128;
         let value = value.clamp(0, 255) as u8;
         for row in samples.chunks_mut(stride).take(size) {
@@ -66,7 +66,7 @@ impl Simd {
         is_certain(first)
     }
 
-    /// Writes a block of 8x8 samples. `false`: libjpeg's transforms may differ about it.
+    /// Writes a block of 8x8 samples. `false`: libjpeg's transforms may differ.
     #[inline(always)]
     pub(crate) fn transform(
         self,
@@ -93,7 +93,7 @@ impl Simd {
         call!(smooth::widen(samples, sums));
     }
 
-    /// Two pixels of each sum but the first and the last. `of_rows`: they are sums of four samples.
+    /// Two pixels for each sum except the first and the last. `of_rows`: the sums are of four samples.
     pub(crate) fn smooth_across(self, sums: &[u16], of_rows: bool, out: &mut [u8]) {
         if of_rows {
             call!(smooth::across::<8, 7, 4>(sums, out));

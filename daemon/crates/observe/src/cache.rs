@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::units::format_bytes;
 
-// Relaxed, all of them: metrics.
+// All orderings are relaxed: these are metrics.
 
-/// Counted by the threads that read.
+/// Updated by the threads that read.
 #[derive(Debug)]
 pub struct CacheMetrics {
     limit_bytes: u64,
@@ -24,28 +24,28 @@ pub struct CacheMetrics {
 /// The metrics in reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// The most that may lie there.
+    /// The maximum size of the cache.
     pub limit_bytes: u64,
-    /// Reads that it answered.
+    /// Reads answered from the cache.
     pub num_hits: u64,
     /// Their bytes.
     pub hit_bytes: u64,
-    /// Reads that went on to the storage.
+    /// Reads passed on to the storage.
     pub num_misses: u64,
-    /// Entries that were written.
+    /// Entries written.
     pub num_kept: u64,
     /// Their bytes.
     pub kept_bytes: u64,
-    /// What was not kept because there was no room.
+    /// Entries not written because the cache was full.
     pub num_full: u64,
-    /// Entries that were damaged, removed and fetched again.
+    /// Damaged entries, which are removed and fetched again.
     pub num_damaged: u64,
-    /// Calls to the disk that failed.
+    /// Failed calls to the disk.
     pub num_faults: u64,
 }
 
 impl CacheMetrics {
-    /// Of a cache of at most so many bytes.
+    /// Metrics of a cache of at most `limit_bytes`.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
         let zero = || AtomicU64::new(0);
@@ -62,34 +62,34 @@ impl CacheMetrics {
         }
     }
 
-    /// A read was answered with so many bytes.
+    /// Counts a read of `bytes` that the cache answered.
     pub fn hit(&self, bytes: u64) {
         self.hits.fetch_add(1, Ordering::Relaxed);
         self.hit_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A read went on to the storage.
+    /// Counts a read that is passed on to the storage.
     pub fn miss(&self) {
         self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An entry of so many bytes was written.
+    /// Counts a written entry of `bytes`.
     pub fn kept(&self, bytes: u64) {
         self.kept.fetch_add(1, Ordering::Relaxed);
         self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// There was no room for an entry.
+    /// Counts an entry that does not fit.
     pub fn full(&self) {
         self.full.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An entry was damaged.
+    /// Counts a damaged entry.
     pub fn damaged(&self) {
         self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A call to the disk failed.
+    /// Counts a failed call to the disk.
     pub fn fault(&self) {
         self.faults.fetch_add(1, Ordering::Relaxed);
     }
@@ -114,7 +114,7 @@ impl CacheMetrics {
 
 #[expect(clippy::cast_precision_loss, reason = "metrics")]
 impl CacheReport {
-    /// These metrics minus those of an earlier report of the same cache.
+    /// The difference of this report and an earlier one of the same cache.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let minus = |now: u64, before: u64| now.saturating_sub(before);
@@ -131,13 +131,13 @@ impl CacheReport {
         }
     }
 
-    /// The share of reads that it answered; 0 without reads.
+    /// The share of reads answered from the cache; 0 without reads.
     #[must_use]
     pub fn hit_share(&self) -> f64 {
         self.num_hits as f64 / (self.num_hits + self.num_misses).max(1) as f64
     }
 
-    /// All of it in a line.
+    /// All metrics as one line.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = format!(

@@ -24,19 +24,20 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock that stands still until [`advance`](Self::advance) moves it.
+    /// A clock that only [`advance`](Self::advance) moves.
     #[must_use]
     pub fn manual() -> Self {
         Self(Some(Arc::new(ManualClock { start: Instant::now(), advanced_ns: AtomicU64::new(0) })))
     }
 
-    /// The time now.
+    /// The current time.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
         match &self.0 {
             None => Instant::now(),
-            // Acquire: pairs with the release in `advance`, so that who sees a time sees what was done before it.
+            // Acquire: pairs with the release in `advance`, so that a thread that reads a time sees the writes before
+            // it.
             Some(manual) => {
                 manual.start + Duration::from_nanos(manual.advanced_ns.load(Ordering::Acquire))
             }

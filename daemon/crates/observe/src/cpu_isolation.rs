@@ -1,4 +1,4 @@
-//! CPU isolation as reports carry it: which measures are in force, which are unavailable, and the remedy.
+//! CPU isolation in reports: the measures in force, the unavailable ones, and remedies.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct IsolationItem {
     pub in_force: bool,
     /// Its state, as a sentence.
     pub state: String,
-    /// What the user can change, where that helps.
+    /// What the user can change, if that helps.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub remedy: Option<String>,
 }
@@ -26,12 +26,12 @@ impl IsolationItem {
         Self { name: name.to_owned(), in_force: true, state: state.into(), remedy: None }
     }
 
-    /// The item of the work threads' scheduling class, which is `word` and perhaps a nice level.
+    /// The item of the work threads' scheduling class: its name, perhaps with a nice level.
     pub fn class_in_force(class: &str) -> Self {
         Self::in_force(CLASS, format!("{IN_CLASS} {class}"))
     }
 
-    /// Whether the work threads run in the class `idle`, as a report's items say it.
+    /// Whether the work threads run in the class `idle`, according to a report's items.
     pub(crate) fn is_idle(items: &[Self]) -> bool {
         let idle = format!("{IN_CLASS} idle");
         items.iter().any(|item| item.name == CLASS && item.state.ends_with(&idle))

@@ -1,4 +1,4 @@
-//! Times counted without a lock, in the buckets of the crate `histogram` (decision 0022). Count and total are exact.
+//! Lock-free histograms of times, in the buckets of the crate `histogram` (decision 0022). Count and total are exact.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use histogram::AtomicHistogram;
 
 /// 16 buckets per power of two: a percentile is at most 6.25 % too high.
 const GROUPING_POWER: u8 = 4;
-/// Up to 2^44 ns (4.9 hours); a longer time counts as that.
+/// Up to 2^44 ns (4.9 hours); longer times count as this.
 const MAX_POWER: u8 = 44;
 
-/// Counts of times. Any thread adds; a report made meanwhile may miss what is being added.
+/// A histogram of times. Any thread adds; a concurrent report may miss times that are being added.
 #[derive(Debug)]
 pub struct TimeHistogram {
     buckets: AtomicHistogram,
@@ -36,13 +36,13 @@ impl TimeHistogram {
             return;
         }
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // In range by `min`. The crate adds with relaxed ordering, as here: metrics.
+        // In range because of `min`. The crate uses relaxed ordering, as here: metrics.
         let _ = self.buckets.increment(ns.min((1 << MAX_POWER) - 1));
         self.count.fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// How many times were added.
+    /// The number of times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
@@ -54,7 +54,7 @@ impl TimeHistogram {
         Duration::from_nanos(self.total_ns.load(Ordering::Relaxed))
     }
 
-    /// The buckets that are not empty: their upper bounds in seconds, and their counts.
+    /// The upper bounds of the non-empty buckets in seconds, and their counts.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a metric")]
     pub fn counts(&self) -> Vec<(f64, u64)> {
@@ -101,7 +101,7 @@ pub fn percentile_of(counts: &[(f64, u64)], share: f64) -> f64 {
     0.0
 }
 
-/// Counted times minus those that were counted before.
+/// The difference of two snapshots of counts.
 pub(super) fn counts_since(now: &[(f64, u64)], earlier: &[(f64, u64)]) -> Vec<(f64, u64)> {
     let before = |seconds: f64| {
         let same = earlier.iter().find(|(upper, _)| *upper == seconds);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_exact_or_up_to_one_sixteenth_too_high() {
+    fn percentile_is_exact_or_up_to_one_sixteenth_too_high() {
         let mut ns = 1_u64;
         while ns < 1 << MAX_POWER {
             let histogram = TimeHistogram::default();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_and_mean_of_known_times() {
+    fn percentiles_and_mean_match_known_times() {
         let histogram = TimeHistogram::default();
         for ms in 1..=100 {
             histogram.record(Duration::from_millis(ms));

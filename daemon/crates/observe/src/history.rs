@@ -1,8 +1,8 @@
-//! The metrics of the last minute: the limit now, not the mean since the start.
+//! The metrics of the last minute: the current limit, not the mean since the start.
 //!
-//! The engine adds a [`Moment`] every ten seconds while it works, and when a client attaches or takes its first batch. An
-//! idle daemon adds none and so is not woken. A session is judged by the metrics since the moment nearest to a minute
-//! ago; the start of a session, up to its first batch, is left out once batches follow it.
+//! The engine adds a [`Moment`] every ten seconds while it works, and when a client attaches or takes its first batch.
+//! An idle daemon adds none and so is not woken. A session is judged by the metrics since the moment nearest to one
+//! minute ago. The start of a session, up to its first batch, is excluded once more batches have been taken.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,30 +12,30 @@ use super::report::{DaemonReport, SessionReport};
 use super::verdict::{Judgement, judge};
 use super::window::subtract_session;
 
-/// What a verdict judges.
+/// The length of the period that a verdict judges.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-/// Between two moments.
+/// The time between two moments.
 const STEP: Duration = Duration::from_secs(10);
-/// Moments kept: those of a minute, and some that clients add.
+/// The maximum number of moments: enough for a minute, and for some that clients add.
 const MAX_MOMENTS: usize = 16;
 
-/// The figures at one moment.
+/// The metrics at one moment.
 #[derive(Debug)]
 pub struct Moment {
     at: Instant,
     figures: DaemonReport,
 }
 
-/// See the module's head.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct History {
     moments: VecDeque<Moment>,
 }
 
 impl Moment {
-    /// These figures, as of `at`.
+    /// The metrics as of `at`.
     pub fn new(mut figures: DaemonReport, at: Instant) -> Self {
-        // Lists for a person; a moment is for numbers.
+        // These lists are for display; a moment is only for differences.
         figures.sessions.iter_mut().for_each(|session| session.substituted.clear());
         Self { at, figures }
     }
@@ -46,12 +46,12 @@ impl Moment {
 }
 
 impl History {
-    /// Whether the last moment lies back so long that another one is due.
+    /// Whether the last moment is old enough for another one.
     pub fn is_due(&self, now: Instant) -> bool {
         self.moments.back().is_none_or(|last| now.saturating_duration_since(last.at) >= STEP)
     }
 
-    /// Adds a moment; those that are no longer needed go.
+    /// Adds a moment and removes old ones.
     pub fn add(&mut self, moment: Moment) {
         let age = |one: &Moment| moment.at.saturating_duration_since(one.at);
         while self.moments.len() >= MAX_MOMENTS
@@ -62,7 +62,7 @@ impl History {
         self.moments.push_back(moment);
     }
 
-    /// Judges every session by its last minute.
+    /// Judges each session by its last minute.
     pub fn judge(&self, now: &DaemonReport, at: Instant) -> Vec<Judgement> {
         let judge_session = |session: &SessionReport| {
             let mut session = session.clone();
@@ -86,7 +86,7 @@ impl History {
         now.sessions.iter().map(judge_session).collect()
     }
 
-    /// Completes the engine's figures of `at`; every session is judged by its last minute.
+    /// Completes the engine's metrics as of `at`, and judges each session by its last minute.
     pub fn report(&self, mut report: DaemonReport, at: Instant) -> DaemonReport {
         let process = ProcessMetrics::now();
         env!("CARGO_PKG_VERSION").clone_into(&mut report.release);
@@ -104,7 +104,7 @@ impl History {
         report
     }
 
-    /// The moment that the session's window begins with.
+    /// The moment at which the session's window begins.
     fn base(&self, now: &SessionReport, at: Instant) -> Option<&Moment> {
         let distance = |moment: &&Moment| at.saturating_duration_since(moment.at).abs_diff(WINDOW);
         let known = || self.moments.iter().filter(|moment| moment.session(now.session).is_some());
@@ -134,14 +134,14 @@ mod tests {
         DaemonReport { sessions: vec![session], threads: 1, ..DaemonReport::default() }
     }
 
-    /// A trainer that waits for all of its first ten seconds and takes ten batches a second from then on.
+    /// A trainer that waits during its first ten seconds and takes ten batches per second afterwards.
     fn at(second: u32) -> DaemonReport {
         let taken = 1 + u64::from(second.saturating_sub(10)) * 10;
         figures(if second < 10 { 0 } else { taken }, second.into(), second.min(10).into())
     }
 
     #[test]
-    fn a_verdict_speaks_of_the_last_minute_and_leaves_out_the_start() {
+    fn verdict_judges_the_last_minute_without_the_start() {
         let start = Instant::now();
         let time = |second: u32| start + Duration::from_secs(second.into());
         let mut history = History::default();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_few_however_often_clients_come() {
+    fn number_of_moments_is_bounded_if_clients_attach_often() {
         let mut history = History::default();
         let now = Instant::now();
         (0..100).for_each(|_| history.add(Moment::new(at(1), now)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_rest_what_came_since_is_judged() {
+    fn verdict_after_a_long_pause_covers_the_time_since() {
         let start = Instant::now();
         let time = |second: u64| start + Duration::from_secs(second);
         let mut history = History::default();

@@ -1,34 +1,34 @@
-//! What is learned of JPEG files, in figures.
+//! Metrics of the index of JPEG files.
 
 use serde::{Deserialize, Serialize};
 
 use super::units::format_bytes;
 
-/// What is learned of a stream's JPEG files.
+/// Metrics of a stream's index of JPEG files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JpegIndexReport {
-    /// The file that keeps it; empty where none does.
+    /// The index file; empty if there is none.
     pub path: String,
-    /// The images of the dataset.
+    /// The number of images in the dataset.
     pub images: u64,
-    /// Images of which something is known.
+    /// The number of images in the index.
     pub known: u64,
     /// The file's size.
     pub bytes: u64,
     /// `dataset.jpeg_index_bytes`.
     pub limit_bytes: u64,
-    /// Decodings of parts of JPEG files with what was learned before, since the start.
+    /// Partial decodings of JPEG files that used the index, since the start.
     pub decodes_with: u64,
-    /// Such decodings without.
+    /// Partial decodings without the index, since the start.
     pub decodes_without: u64,
-    /// Records that were dropped because too many waited to be written; they are learned later.
+    /// Records dropped because the write queue was full; later decodings provide them.
     pub dropped: u64,
-    /// Why nothing is learned, if so.
+    /// Why the index is disabled, if it is.
     pub off: Option<String>,
 }
 
 impl JpegIndexReport {
-    /// In one line.
+    /// All metrics as one line.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     pub fn line(&self) -> String {

@@ -1,4 +1,4 @@
-//! What is measured: the clock, the metrics by the names of docs/design.md's section 10, the verdict, the recorder.
+//! Measurement: the clock, the metrics (named as in docs/design.md, section 10), the verdict, the recorder.
 
 #![forbid(unsafe_code)]
 
@@ -43,4 +43,5 @@ pub use report::{
 pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;
+pub use verdict::WAIT_SHARE_THAT_MATTERS;
 pub use wait_log::WaitLog;

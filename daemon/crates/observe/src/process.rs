@@ -19,7 +19,7 @@ pub struct ProcessMetrics {
 }
 
 impl ProcessMetrics {
-    /// This process's figures now; zeros where /proc cannot be read.
+    /// This process's metrics; zeros if /proc cannot be read.
     #[must_use]
     pub fn now() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -32,7 +32,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// The peak resident memory of another process of this user; 0 when it has ended.
+    /// The peak resident memory of another process of this user; 0 if it has ended.
     #[must_use]
     pub fn peak_of(pid: u32) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -40,7 +40,7 @@ impl ProcessMetrics {
     }
 }
 
-/// A line of /proc/PID/status, in bytes.
+/// The value of a line of /proc/PID/status, in bytes.
 fn field(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
     let kib = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
@@ -54,7 +54,7 @@ pub fn cpu_time() -> Duration {
         .map_or(Duration::ZERO, Duration::from)
 }
 
-/// User and system time of this process's children that have ended: for a client, its private daemons that died.
+/// User and system time of this process's ended children: for a client, its private daemons that have ended.
 #[must_use]
 pub fn ended_children_cpu_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN);

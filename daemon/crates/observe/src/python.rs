@@ -1,68 +1,72 @@
-//! What the calls of the user's own Python cost, and where in it the time goes.
+//! The cost of calls of the user's Python functions, and their hot spots.
 
 use serde::{Deserialize, Serialize};
 
 use super::units::{duration, percent};
 
-/// A function that worker processes run: a stage, or an operation on complete batches. Times are in seconds, sums over all
-/// workers, or over all threads of the daemon.
+/// A function that worker processes run: a stage, or an operation on complete batches. Times are in seconds, summed
+/// over all workers or over all threads of the daemon.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PythonReport {
-    /// The stage's name, or the operation's place in the configuration.
+    /// The stage's name, or the operation's position in the configuration.
     pub place: String,
     /// `module:function`.
     pub function: String,
-    /// The most of its worker processes.
+    /// The maximum number of its worker processes.
     pub workers: u32,
-    /// The threads of the daemon that copy for them, or wait for one, at most.
+    /// The maximum number of daemon threads that copy for the workers or wait for one.
     pub threads: u32,
-    /// Samples, or batches, that workers were called with and have answered.
+    /// Samples, or batches, for which a worker was called and has returned.
     pub num_calls: u64,
-    /// The function's time for one of them, in the mean.
+    /// The mean time of the function per call.
     pub ave_time: f64,
-    /// The function's time for all of them.
+    /// The total time of the function.
     pub function_seconds: f64,
-    /// What workers did beside the function: copying, seeding.
+    /// The workers' time outside of the function: copying, seeding.
     pub beside_seconds: f64,
-    /// Threads waited until a worker was free.
+    /// The time in which threads waited for a free worker.
     pub wait_seconds: f64,
-    /// Threads wrote inputs and read results.
+    /// The time in which threads wrote inputs and read results.
     pub copy_seconds: f64,
-    /// Workers that were started.
+    /// The number of calls that exceeded the timeout.
+    pub num_timeouts: u64,
+    /// The time of these calls, which is in none of the times above.
+    pub timeout_seconds: f64,
+    /// The number of worker starts.
     pub num_starts: u64,
-    /// From a worker's start until it was ready: the interpreter, and the imports.
+    /// The time from the start of a worker until it is ready: the interpreter and the imports.
     pub start_seconds: f64,
-    /// User and system time of its workers since they were started, what they import included.
+    /// User and system time of the workers since their start, including imports.
     pub cpu_seconds: f64,
-    /// Where in the function the time goes; none where too little was seen.
+    /// The hot spot of the function; `None` with too few observations.
     pub hot_spot: Option<HotSpotReport>,
 }
 
-/// Where in a function the time goes.
+/// The hot spot of a function.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotSpotReport {
-    /// The innermost call that takes most of it, `package.Class` or `package.function`; the function itself, where none of
-    /// what it calls does.
+    /// The innermost call with most of the time, as `package.Class` or `package.function`; the function itself if no
+    /// callee has most of it.
     pub name: String,
     /// Its share of the function's time.
     pub share: f64,
 }
 
 impl PythonReport {
-    /// The workers' time with calls.
+    /// The workers' time for calls, in seconds.
     #[must_use]
     pub fn worker_seconds(&self) -> f64 {
         self.function_seconds + self.beside_seconds
     }
 
-    /// Where in the function the time goes, unless that is the function itself.
+    /// The hot spot, unless it is the function itself.
     #[must_use]
     pub fn hot_callee(&self) -> Option<&HotSpotReport> {
         let (module, function) = self.function.split_once(':')?;
         let package = module.split('.').next().unwrap_or(module);
         self.hot_spot.as_ref().filter(|spot| {
-            // A script runs under another name in a worker.
+            // A script has another module name in a worker.
             let is_own = |(of, name): (&str, &str)| {
                 name == function && (of == package || package == "__main__")
             };
@@ -70,13 +74,13 @@ impl PythonReport {
         })
     }
 
-    /// The same in words: `62 % in albumentations.Blur`.
+    /// The same as text: `62 % in albumentations.Blur`.
     #[must_use]
     pub fn hot_words(&self) -> Option<String> {
         self.hot_callee().map(|spot| format!("{} in {}", percent(spot.share), spot.name))
     }
 
-    /// All of it, for a person.
+    /// All metrics as text.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub fn line(&self) -> String {
@@ -109,6 +113,8 @@ impl PythonReport {
             beside_seconds: seconds(self.beside_seconds, earlier.beside_seconds),
             wait_seconds: seconds(self.wait_seconds, earlier.wait_seconds),
             copy_seconds: seconds(self.copy_seconds, earlier.copy_seconds),
+            num_timeouts: self.num_timeouts.saturating_sub(earlier.num_timeouts),
+            timeout_seconds: seconds(self.timeout_seconds, earlier.timeout_seconds),
             num_starts: self.num_starts.saturating_sub(earlier.num_starts),
             start_seconds: seconds(self.start_seconds, earlier.start_seconds),
             cpu_seconds: seconds(self.cpu_seconds, earlier.cpu_seconds),
@@ -133,6 +139,8 @@ mod tests {
             beside_seconds: 0.01,
             wait_seconds: 0.2,
             copy_seconds: 0.02,
+            num_timeouts: 0,
+            timeout_seconds: 0.0,
             num_starts: 2,
             start_seconds: 1.5,
             cpu_seconds: 2.25,
@@ -141,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_names_the_callee_that_takes_most_and_never_the_function_itself() {
+    fn line_names_the_hottest_callee_but_not_the_function_itself() {
         assert_eq!(
             report("mydata.transforms:augment", "albumentations.Blur").line(),
             "`mydata.transforms:augment`: 4.00 ms in the function (62 % in albumentations.Blur) and 0.10 ms beside it, in 2 \
@@ -159,12 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_window_holds_what_came_between_two_reports() {
+    fn window_of_python_metrics_is_the_difference_of_two_reports() {
         let before = report("a:f", "a.X");
         let now = PythonReport {
             num_calls: 150,
             function_seconds: 0.9,
             beside_seconds: 0.03,
+            num_timeouts: 2,
+            timeout_seconds: 5.0,
             num_starts: 3,
             cpu_seconds: 3.0,
             hot_spot: None,
@@ -174,6 +184,7 @@ mod tests {
         assert_eq!((window.num_calls, window.num_starts, window.start_seconds), (50, 1, 0.0));
         assert!((window.ave_time - 0.01).abs() < 1e-9, "{window:?}");
         assert!((window.worker_seconds() - 0.52).abs() < 1e-9, "{window:?}");
+        assert_eq!((window.num_timeouts, window.timeout_seconds), (2, 5.0));
         assert!((window.cpu_seconds - 0.75).abs() < 1e-9, "{window:?}");
         assert_eq!(before.since(&before).ave_time, 0.0);
     }

@@ -1,5 +1,5 @@
-//! The metrics of a queue: how full it is and how long its two sides wait. The ring of a session is one, whose taking side
-//! is another process.
+//! The metrics of a queue: how full it is and how long its producer and its consumer wait. The ring of a session is a
+//! queue with its consumer in another process.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::histogram::{TimeHistogram, percentile_of};
 
-/// Counted by both sides. The occupancy is exact up to races of nanoseconds between the two.
+/// Updated by both sides. The occupancy is exact except for races of nanoseconds between the two.
 #[derive(Debug)]
 pub struct QueueMetrics {
     clock: Clock,
@@ -21,8 +21,8 @@ pub struct QueueMetrics {
     empty_ns: AtomicU64,
 }
 
-/// The metrics of a session's ring, counted by the engine thread. The client says when it took its last batch, on the
-/// clock that both share.
+/// The metrics of a session's ring, updated by the engine thread. The client reports when it took its last batch, on a
+/// clock shared by both.
 #[derive(Debug, Default)]
 pub struct RingMetrics {
     put: TimeHistogram,
@@ -33,26 +33,26 @@ pub struct RingMetrics {
 /// A queue's metrics in reports; times in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct QueueReport {
-    /// The time that the metrics cover.
+    /// The time that the metrics cover, in seconds.
     #[serde(default)]
     pub elapsed: f64,
-    /// Items that went in.
+    /// Items put into the queue.
     pub num_items: u64,
     /// Items per second.
     pub qps: f64,
-    /// The mean time that the producer was blocked.
+    /// The mean time for which the producer was blocked.
     pub ave_put_time: f64,
     /// The 90th percentile.
     pub p90_put_time: f64,
     /// The 99th percentile.
     pub p99_put_time: f64,
-    /// The mean time that the consumer waited.
+    /// The mean time for which the consumer waited.
     pub ave_get_time: f64,
     /// The 90th percentile.
     pub p90_get_time: f64,
     /// The 99th percentile.
     pub p99_get_time: f64,
-    /// The share of the time in which the queue was not empty; an empty period that is still open counts.
+    /// The share of the time in which the queue was not empty; a current empty period counts.
     pub occupancy_rate: f64,
 }
 
@@ -97,7 +97,7 @@ impl QueueMetrics {
         u64::try_from(self.clock.elapsed(self.start).as_nanos()).unwrap_or(NOT_EMPTY - 1)
     }
 
-    /// An item went in after the producer had been blocked for `waited`.
+    /// Counts an item that was put in after the producer was blocked for `waited`.
     pub fn put(&self, waited: Duration) {
         if cfg!(feature = "unmeasured") {
             return;
@@ -112,7 +112,7 @@ impl QueueMetrics {
         }
     }
 
-    /// An item came out after the consumer had waited for `waited`.
+    /// Counts an item that was taken after the consumer waited for `waited`.
     pub fn get(&self, waited: Duration) {
         if cfg!(feature = "unmeasured") {
             return;
@@ -123,7 +123,7 @@ impl QueueMetrics {
         }
     }
 
-    /// How long it has been empty in total; a period that is still open counts.
+    /// The total time for which the queue was empty; a current empty period counts.
     #[must_use]
     pub fn empty_time(&self) -> Duration {
         let now_ns = self.now_ns();
@@ -141,7 +141,7 @@ impl QueueMetrics {
 }
 
 impl RingMetrics {
-    /// A batch was published. `held_up`: how long it had waited for a free slot; `empty_for`: how long the ring had been
+    /// Counts a published batch. `held_up`: the time it waited for a free slot; `empty_for`: the time the ring was
     /// empty.
     pub fn published(&mut self, held_up: Duration, empty_for: Duration) {
         self.put.record(held_up);
@@ -149,13 +149,13 @@ impl RingMetrics {
         self.empty += empty_for;
     }
 
-    /// How long batches have waited in total for a free slot while nothing else was in flight.
+    /// The total time for which batches waited for a free slot with nothing else in flight.
     #[must_use]
     pub fn put_wait(&self) -> Duration {
         self.put.total()
     }
 
-    /// The metrics after `elapsed`; `empty_for`: how long the ring has been empty until now.
+    /// The metrics after `elapsed`; `empty_for`: the length of the current empty period.
     #[must_use]
     pub fn report(&self, elapsed: Duration, empty_for: Duration) -> QueueReport {
         QueueReport::new(&self.put, &self.get, elapsed, self.empty + empty_for)
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_period_that_is_still_open_counts() {
+    fn current_empty_period_counts() {
         let clock = Clock::manual();
         let queue = QueueMetrics::new(clock.clone());
         let after = |seconds| {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_a_queue_whose_consumer_is_the_client() {
+    fn ring_is_a_queue_with_the_client_as_consumer() {
         let mut ring = RingMetrics::default();
         ring.published(Duration::from_secs(1), Duration::from_secs(2));
         ring.published(Duration::from_secs(3), Duration::ZERO);

@@ -1,14 +1,14 @@
-//! How a stream went: the last hour in steps of a second and the last day in steps of a minute, in fixed memory (80 KiB).
+//! Rates of a stream over time: the last hour by second and the last day by minute, in fixed memory (80 KiB).
 //!
-//! The engine observes the counters about once a second while it works, and when work begins and ends; an idle daemon
-//! observes nothing and so is not woken. What came between two observations is spread evenly over the time between them.
+//! The engine observes the counters about once per second while it works, and when work begins and ends. An idle daemon
+//! observes nothing and so is not woken. Amounts between two observations are spread evenly over the time between them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Between two observations, at least.
+/// The minimum time between two observations.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SECONDS: usize = 3600;
 const MINUTES: usize = 1440;
@@ -18,22 +18,22 @@ const MINUTES: usize = 1440;
 pub struct StreamCounters {
     /// Samples that have left the last stage.
     pub samples: u64,
-    /// The sessions that are attached.
+    /// The attached sessions.
     pub sessions: Vec<SessionCounters>,
 }
 
 /// A session's counters since it attached.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SessionCounters {
-    /// Its number.
+    /// The session's number.
     pub session: u64,
-    /// Batches that the client took.
+    /// Batches taken by the client.
     pub batches: u64,
-    /// How long it waited for them.
+    /// The client's total wait for batches.
     pub waited_seconds: f64,
 }
 
-/// See the module's head.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct RateHistory {
     start: Instant,
@@ -43,16 +43,16 @@ pub struct RateHistory {
     minutes: Steps,
 }
 
-/// Rates by step; only whole steps. Numbers of steps count from the daemon's start.
+/// Rates by step, for complete steps only. Steps are numbered from the daemon's start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RateReport {
     /// The number of the first step.
     pub first: u64,
     /// Samples that left the last stage, per second.
     pub samples: Vec<f32>,
-    /// Batches that the clients took, per second.
+    /// Batches taken by clients, per second.
     pub batches: Vec<f32>,
-    /// The share of the time that a client waited, the most of several; none while no client is attached.
+    /// The share of the time for which a client waited, the maximum over clients; `None` if no client is attached.
     pub waited: Vec<Option<f32>>,
 }
 
@@ -70,9 +70,9 @@ pub struct StreamHistory {
 /// The rates of all streams: `/history.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistoryReport {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// The time since the daemon's start: where step 0 begins.
+    /// The time since the daemon's start, at which step 0 begins.
     pub uptime_seconds: f64,
     /// All streams.
     pub streams: Vec<StreamHistory>,
@@ -91,7 +91,7 @@ impl RateHistory {
         }
     }
 
-    /// Whether the last observation lies back so long that another one is due.
+    /// Whether the last observation is old enough for another one.
     #[must_use]
     pub fn is_due(&self, now: Instant) -> bool {
         self.at(now) - self.last_at >= INTERVAL.as_secs_f64()
@@ -101,7 +101,7 @@ impl RateHistory {
         now.saturating_duration_since(self.start).as_secs_f64()
     }
 
-    /// Adds what came since the last observation.
+    /// Adds the amounts since the last observation.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub fn observe(&mut self, now: Instant, counters: StreamCounters) {
         let at = self.at(now);
@@ -139,7 +139,7 @@ impl RateHistory {
 }
 
 impl HistoryReport {
-    /// Without the steps before a second: a page has them already.
+    /// Only the steps from a second on: a page already has the earlier ones.
     #[must_use]
     pub fn since(&self, second: u64) -> Self {
         let streams = self.streams.iter().map(|stream| StreamHistory {
@@ -181,7 +181,7 @@ struct Step {
     waited: f32,
 }
 
-/// The newest steps of one length.
+/// The latest steps of one length.
 #[derive(Debug)]
 struct Steps {
     seconds: f64,
@@ -245,7 +245,7 @@ impl Steps {
     }
 }
 
-/// Rounded to what a plot shows, so that the text is short.
+/// Rounds to a plot's precision, to keep the text short.
 fn tidy(value: f32) -> f32 {
     if value >= 100.0 { value.round() } else { (value * 1000.0).round() / 1000.0 }
 }
@@ -259,16 +259,16 @@ mod tests {
         StreamCounters { samples, sessions: vec![session] }
     }
 
-    /// A history, and what gives the time so many milliseconds after its start.
+    /// A history, and a function from milliseconds after its start to an instant.
     fn history() -> (RateHistory, impl Fn(u64) -> Instant) {
         let start = Instant::now();
         (RateHistory::new(start), move |milliseconds| start + Duration::from_millis(milliseconds))
     }
 
     #[test]
-    fn an_hour_by_the_second_and_a_day_by_the_minute_fit_in_fixed_memory() {
+    fn hour_by_second_and_day_by_minute_fit_in_fixed_memory() {
         let (mut history, time) = history();
-        // Two days of a tick each 1.25 s: 64 samples and half a batch a second, a quarter of the time waited.
+        // Two days with a tick every 1.25 s: 64 samples and half a batch per second, a quarter of the time waiting.
         for tick in 0..138_240_u64 {
             if history.is_due(time(tick * 1250)) {
                 let seconds = u32::try_from(tick).map(f64::from).unwrap() * 1.25;
@@ -285,7 +285,7 @@ mod tests {
         }
         assert!((report.minutes.batches[7] - 0.5).abs() < 0.02, "{}", report.minutes.batches[7]);
         assert!(history.seconds.steps.capacity() <= 2 * SECONDS);
-        // What a page has already is not sent again.
+        // Steps that a page has are not sent again.
         let report = HistoryReport { streams: vec![report], ..HistoryReport::default() };
         let newest = report.since(172_790).streams.remove(0);
         assert_eq!((newest.seconds.first, newest.seconds.samples.len()), (172_790, 8));
@@ -295,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_between_two_observations_is_spread_over_them() {
+    fn amounts_are_spread_over_the_time_between_observations() {
         let (mut history, time) = history();
         history.observe(time(1500), counters(150, 3, 0.0));
-        // A wait that ended: it is counted in one piece.
+        // A wait is counted as a whole when it ends.
         history.observe(time(6500), counters(150, 3, 5.0));
         history.observe(time(9000), StreamCounters { samples: 150, sessions: Vec::new() });
         let seconds = history.report("train").seconds;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rest_longer_than_an_hour_the_hour_is_of_the_rest() {
+    fn hour_is_idle_after_a_pause_of_more_than_an_hour() {
         let (mut history, time) = history();
         history.observe(time(1000), counters(1000, 1, 0.0));
         history.observe(time(7_201_000), counters(1000, 1, 0.0));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_clients_the_one_that_waits_most_is_shown() {
+    fn longest_wait_of_several_clients_is_reported() {
         let (mut history, time) = history();
         let session =
             |session, waited_seconds| SessionCounters { session, batches: 5, waited_seconds };

@@ -1,8 +1,8 @@
-//! A recording of each thread's spans, in bounded memory that is allocated before the recording starts.
+//! Records each thread's spans in bounded memory that is allocated before the recording starts.
 //!
-//! With no recording active, a thread reads one atomic per event. With one active, it writes a few words of its own chunk
-//! of the [`Recording`]; one addition hands out a chunk, so no thread waits for another, lowered ones included. Events
-//! that find no free chunk are dropped and counted. Threads pass the times that they take anyway.
+//! Without an active recording, a thread reads one atomic per event. With one, it writes a few words to its chunk of
+//! the [`Recording`]. One atomic addition assigns a chunk, so no thread waits for another, including threads of low
+//! priority. Events without a free chunk are dropped and counted. Threads pass times that they measure anyway.
 //!
 //! This module stores and returns events; the engine decides when to record, [`text`] and [`folded`] export.
 
@@ -16,7 +16,7 @@ use arc_swap::ArcSwapOption;
 use forebay_protocol::clock::monotonic_ns;
 use forebay_protocol::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The maximum of events in a recording.
+/// The maximum number of events in a recording.
 pub const MAX_EVENTS: usize = CHUNKS * CHUNK_EVENTS;
 /// The maximum size of a recording: its events, and the text exported from them.
 pub const RECORDING_BYTES: u64 = 32 << 20;
@@ -26,24 +26,24 @@ const CHUNK_EVENTS: usize = 256;
 const CHUNKS: usize = 600;
 const EVENT_WORDS: usize = 5;
 
-/// Shorter spans of the engine in a session are not recorded: there are many.
+/// Shorter spans of the engine in a session are not recorded, because there are many.
 const MIN_ADVANCE: Duration = Duration::from_micros(10);
 
-/// Whether a recording is active, and which. One per daemon.
+/// The current recording, if any. One per daemon.
 #[derive(Debug, Default)]
 pub struct Recorder {
     is_on: AtomicBool,
-    /// From the request until the recording's memory is freed.
+    /// Set from the request until the recording's memory is freed.
     is_taken: AtomicBool,
     current: ArcSwapOption<Recording>,
 }
 
-/// The only recording of a daemon; another can begin when this is dropped.
+/// The permit for the daemon's only recording; another recording can begin after it is dropped.
 #[derive(Debug)]
 pub struct RecordingPermit(Arc<Recorder>);
 
 impl RecordingPermit {
-    /// Ends the recording: no thread starts another event.
+    /// Ends the recording: no further event is started.
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -60,11 +60,11 @@ impl Drop for RecordingPermit {
 impl Recorder {
     /// Whether a recording is active; checked for every sample.
     pub fn is_on(&self) -> bool {
-        // Relaxed: a thread that sees it late misses an event at the edge.
+        // Relaxed: a thread that sees the change late misses an event at the edge.
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The permit to record, unless it is taken.
+    /// The permit to record, unless it is already taken.
     pub fn take(self: &Arc<Self>) -> Option<RecordingPermit> {
         // Acquire: pairs with the release in the permit's drop.
         let taken =
@@ -72,19 +72,19 @@ impl Recorder {
         taken.ok().map(|_| RecordingPermit(Arc::clone(self)))
     }
 
-    /// Threads write into `recording` from now on.
+    /// Starts writing events to `recording`.
     pub fn start(&self, recording: &Arc<Recording>) {
         self.current.store(Some(Arc::clone(recording)));
         self.is_on.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the recording; events being written are completed.
+    /// Ends the recording; events in progress are completed.
     pub fn stop(&self) {
         self.is_on.store(false, Ordering::Relaxed);
         self.current.store(None);
     }
 
-    /// Records a span that has ended. Called only while [`is_on`](Self::is_on).
+    /// Records a completed span. Called only while [`is_on`](Self::is_on) returns true.
     pub fn span(&self, track: Track, start: Instant, took: Duration, what: What) {
         if let Some(recording) = self.current.load().as_ref() {
             let start_ns = recording.ns(start);
@@ -93,7 +93,7 @@ impl Recorder {
         }
     }
 
-    /// Records that the engine advanced a session, unless that was too short to matter.
+    /// Records that the engine advanced a session, except for very short spans.
     pub fn advanced(&self, session: u64, begun: Instant, took: Duration) {
         if took >= MIN_ADVANCE {
             self.span(Track::Engine, begun, took, What { session, ..What::of(Kind::Advance) });
@@ -105,7 +105,7 @@ impl Recorder {
         self.current.load().as_ref().map(|recording| recording.anchor)
     }
 
-    /// The same with its times on the monotonic clock.
+    /// Like [`span`](Self::span), with times on the monotonic clock.
     pub fn span_ns(&self, track: Track, start_ns: u64, end_ns: u64, what: What) {
         if let Some(recording) = self.current.load().as_ref() {
             recording.push(track, start_ns, end_ns.max(start_ns), what);
@@ -124,37 +124,37 @@ pub enum Track {
     Lane(usize, usize),
 }
 
-/// What an event is about.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// A stage ran on a row.
     Stage = 1,
-    /// The same, and the row has failed.
+    /// A stage failed on a row.
     FailedStage = 2,
-    /// A complete batch was finished: batch operations ran, ragged rows were moved together.
+    /// A complete batch was finished: batch operations ran, ragged rows were compacted.
     Compaction = 3,
     /// A thread was throttled by `cpu.limit` or a shared quota.
     HeldBack = 4,
     /// A row was read.
     Fetch = 5,
-    /// The same, and it failed.
+    /// A row could not be read.
     FailedFetch = 6,
-    /// A read waited for bytes of the budget.
+    /// A read waited for the byte budget.
     WaitForBytes = 7,
-    /// The engine moved a session on.
+    /// The engine advanced a session.
     Advance = 8,
-    /// A batch was made: opened to published.
+    /// A batch was created: opened to published.
     Batch = 9,
-    /// The slots of a ring by state.
+    /// The number of a ring's slots by state.
     Ring = 10,
     /// The trainer's time from taking one batch to taking the next.
     Step = 11,
     /// The trainer waited for a batch.
     Wait = 12,
-    /// A worker was in the user's function with a row; written by the thread that called it.
+    /// A worker ran the user's function on a row; written by the calling thread.
     Python = 13,
-    /// The same with a complete batch: the place is that of a stage behind the last.
+    /// A worker ran the user's function on a complete batch; the place is that of a stage after the last one.
     PythonBatch = 14,
 }
 
@@ -176,7 +176,7 @@ impl Kind {
         Self::PythonBatch,
     ];
 
-    /// Whether it is a worker's time, and no thread's.
+    /// Whether it is the time of a worker rather than of a thread.
     pub fn is_of_worker(self) -> bool {
         matches!(self, Self::Python | Self::PythonBatch)
     }
@@ -189,18 +189,19 @@ impl Kind {
 /// An event without its times; fields that the kind does not use are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct What {
-    /// What kind of track it is.
+    /// The kind of the event.
     pub kind: Kind,
-    /// The session's number; its lowest 24 bits are kept.
+    /// The session's number; the lowest 24 bits are stored.
     pub session: u64,
-    /// The batch's number in the session, in order of opening; for a step or a wait the batch that it ends with, in
-    /// order of publishing. Its lowest 40 bits are kept.
+    /// The batch's number in the session, in order of opening; for a step or a wait the batch that ends it, in order of
+    /// publishing. The lowest 40 bits are stored.
     pub batch: u64,
-    /// The stage, or the slot of a batch; below 2^24. A Python stage's worker is [`worker_place`].
+    /// The stage, or the slot of a batch; below 2^24. For a worker of a Python stage, [`worker_place`].
     pub place: usize,
-    /// The row, or a batch's rows.
+    /// The row, or the number of a batch's rows.
     pub row: usize,
-    /// The sample; a batch's number in order of publishing; a ring's four counts, 16 bits each; a step's batches.
+    /// The sample; a batch's number in order of publishing; a ring's four counts, 16 bits each; the number of batches
+    /// in a step.
     pub detail: u64,
 }
 
@@ -211,7 +212,7 @@ impl What {
     }
 }
 
-/// Workers of a stage that are told apart.
+/// The number of workers of a stage that have distinct tracks.
 const WORKERS: usize = 1 << 14;
 
 /// The `place` of a row in a worker, from the stage and the number of the worker.
@@ -219,16 +220,16 @@ pub fn worker_place(stage: usize, worker: usize) -> usize {
     stage * WORKERS + worker % WORKERS
 }
 
-/// One event as it is read back; times on the monotonic clock.
+/// An event of a recording; times on the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// The thread it belongs to.
+    /// The thread of the event.
     pub track: Track,
-    /// Nanoseconds of the recording's clock.
+    /// In nanoseconds.
     pub start_ns: u64,
-    /// Nanoseconds of the recording's clock.
+    /// In nanoseconds.
     pub end_ns: u64,
-    /// What was done.
+    /// What was recorded.
     pub what: What,
 }
 
@@ -246,12 +247,12 @@ pub struct Sizes {
 pub struct Recording {
     words: Box<[AtomicU64]>,
     chunks: Box<[Chunk]>,
-    /// Chunks handed out, and failed attempts.
+    /// Chunks assigned, including failed attempts.
     claimed: AtomicU64,
     dropped: AtomicU64,
-    /// In order.
+    /// Sorted.
     tracks: Vec<Track>,
-    /// By track: the chunk it writes to and its events there, [`NO_CHUNK`] at first.
+    /// For each track, its current chunk and the number of its events there; initially [`NO_CHUNK`].
     cursors: Box<[AtomicU64]>,
     anchor: Instant,
     anchor_ns: u64,
@@ -266,7 +267,7 @@ struct Chunk {
 const NO_CHUNK: u64 = u64::MAX;
 
 impl Recording {
-    /// Room for [`MAX_EVENTS`]. Touches all of it, which takes milliseconds: not for the engine thread.
+    /// Allocates memory for [`MAX_EVENTS`] and touches all of it, which takes milliseconds: not for the engine thread.
     pub fn allocate(sizes: Sizes) -> Self {
         Self::with_chunks(sizes, CHUNKS)
     }
@@ -291,7 +292,7 @@ impl Recording {
         }
     }
 
-    /// An instant on the monotonic clock, which is what `Instant` reads on Linux.
+    /// Converts an instant to the monotonic clock, which `Instant` reads on Linux.
     pub fn ns(&self, instant: Instant) -> u64 {
         let nanoseconds = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         match instant.checked_duration_since(self.anchor) {
@@ -312,7 +313,7 @@ impl Recording {
 
     fn push(&self, track: Track, start_ns: u64, end_ns: u64, what: What) {
         let Some(room) = self.room_for(track) else {
-            // Relaxed, here and for the words: the release below is what a reader goes by.
+            // Relaxed, here and for the words: readers synchronise with the release below.
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
@@ -333,15 +334,15 @@ impl Recording {
         self.chunks[chunk].events.fetch_add(1, Ordering::Release);
     }
 
-    /// The chunk and the place in it for a track's next event. Each track has one writer, so nothing here is contended
-    /// but the count of chunks.
+    /// The chunk for a track's next event, and its index there. Each track has one writer, so only the counter of
+    /// chunks is contended.
     fn room_for(&self, track: Track) -> Option<(usize, usize)> {
         let number = self.tracks.binary_search(&track).ok()?;
         let cursor = &self.cursors[number];
         let at = cursor.load(Ordering::Relaxed);
         let (chunk, used) = (at >> 32, at & 0xffff_ffff);
         let (chunk, used) = if at == NO_CHUNK || used == CHUNK_EVENTS as u64 {
-            // A failed attempt counts on, slowly enough for 64 bits.
+            // A failed attempt also increments the counter, too slowly to overflow 64 bits.
             let chunk = self.claimed.fetch_add(1, Ordering::Relaxed);
             let owner = &self.chunks.get(usize::try_from(chunk).ok()?)?.owner;
             owner.store(u32::try_from(number).unwrap_or(0), Ordering::Relaxed);
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_recording_no_memory_is_held_and_no_event_kept() {
+    fn no_memory_or_events_without_a_recording() {
         let recorder = Arc::new(Recorder::default());
         assert!(!recorder.is_on() && !recorder.current.load().is_some());
         recorder.span(Track::Engine, Instant::now(), Duration::ZERO, What::of(Kind::Advance));
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_back_with_their_tracks() {
+    fn events_are_returned_with_their_tracks() {
         let recorder = Arc::new(Recorder::default());
         let recording = Arc::new(Recording::with_chunks(sizes(), 16));
         recorder.start(&recording);
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_events_are_counted_and_change_no_others() {
+    fn dropped_events_are_counted_and_do_not_affect_others() {
         let recording = Recording::with_chunks(sizes(), 2);
         std::thread::scope(|scope| {
             for number in 0..2 {
@@ -460,7 +461,7 @@ mod tests {
             }
         });
         let mut events: Vec<Event> = recording.events().collect();
-        // How the threads share the two chunks is a race.
+        // The division of the two chunks between the threads depends on a race.
         assert!(events.len() > CHUNK_EVENTS && recording.dropped() >= 20, "{}", events.len());
         assert_eq!(events.len() as u64 + recording.dropped(), 2 * (CHUNK_EVENTS as u64 + 10));
         events.sort_by_key(|event| event.track);
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_before_the_recording_has_its_own_time() {
+    fn instant_before_the_recording_is_converted_exactly() {
         let recording = Recording::with_chunks(sizes(), 1);
         let before = recording.anchor - Duration::from_millis(3);
         assert_eq!(recording.ns(before) + 3_000_000, recording.begun_ns());

@@ -1,5 +1,5 @@
-//! The report that `stats` prints, as one serialisable value. Data only: [`super::History::report`] makes one, and
-//! [`super::window`] subtracts one from another.
+//! The report that `stats` prints, as one serialisable value. Data only: [`super::History::report`] completes it, and
+//! [`super::window`] subtracts two reports.
 
 use forebay_protocol::ids::Position;
 use serde::{Deserialize, Serialize};
@@ -12,85 +12,86 @@ use super::queue::QueueReport;
 use super::requests::RequestReport;
 use super::stage::StageReport;
 
-/// The daemon's figures. `stats --json` prints this. The engine fills in what it counts, [`super::History::report`] the
-/// process, the verdicts and `stages`.
+/// The daemon's metrics, printed by `stats --json`. The engine sets the counters; [`super::History::report`] sets the
+/// process's metrics, the verdicts and `stages`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DaemonReport {
     /// The release.
     pub release: String,
     /// The process id.
     pub pid: u32,
-    /// The time since its start.
+    /// The time since the daemon's start.
     #[serde(default)]
     pub uptime_seconds: f64,
     /// User and system time so far.
     pub cpu_seconds: f64,
-    /// User and system time so far of the processes that run the user's own Python. Not part of `cpu_seconds`.
+    /// User and system time so far of the processes that run the user's Python functions. Not included in
+    /// `cpu_seconds`.
     #[serde(default)]
     pub python_cpu_seconds: f64,
-    /// Resident memory, the rings included.
+    /// Resident memory, including the rings.
     pub resident_bytes: u64,
-    /// Resident memory that is no shared segment.
+    /// Resident memory without shared segments.
     pub private_bytes: u64,
-    /// The work threads.
+    /// The number of work threads.
     pub threads: u32,
-    /// Whether the threads of the next scheduling class work, because the lowered ones starve.
+    /// Whether the threads of the fallback pool work because the threads of low priority starve.
     pub rescue: bool,
-    /// What samples may hold between fetch and work.
+    /// The maximum number of bytes that samples occupy between fetch and work.
     pub fetch_budget_bytes: u64,
-    /// What they hold.
+    /// The number of bytes that they occupy.
     pub fetch_in_use_bytes: u64,
-    /// The CPU budget: `cpu.limit`, or what a shared quota leaves.
+    /// The CPU budget: `cpu.limit`, or the unused part of a shared quota.
     pub cpu_budget: CpuBudgetReport,
-    /// The measures that isolate the trainer from the daemon, the unavailable ones included.
+    /// The measures that isolate the trainer from the daemon, including unavailable ones.
     #[serde(rename = "quiet")]
     pub cpu_isolation: Vec<IsolationItem>,
-    /// The stages of the first stream with a session, else of the first, and its functions on complete batches: the same
-    /// as in `streams`.
+    /// The stages of the first stream with a session, otherwise of the first stream, and its functions on complete
+    /// batches: the same as in `streams`.
     pub stages: Vec<StageReport>,
-    /// What the limit is.
+    /// The limit.
     pub verdict: Verdict,
-    /// What does not move. Empty where everything does.
+    /// What makes no progress; usually empty.
     pub stalls: Vec<StallReport>,
     /// Every stream.
     pub streams: Vec<StreamReport>,
     /// Every attached client.
     pub sessions: Vec<SessionReport>,
-    /// The address with port at which figures are served over HTTP, if they are.
+    /// The address and port of the HTTP server for metrics, if it is enabled.
     #[serde(default)]
     pub metrics: Option<String>,
 }
 
-/// The limit and the sentence that says so.
+/// A limit, and the sentence that describes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// A stage's name, `storage`, `ring`, `cpu-budget`, `trainer` or `none`.
     pub limit: String,
-    /// What it is, in a few words.
+    /// The limit as a short phrase.
     #[serde(default)]
     pub what: String,
-    /// How sure that is; none where there is too little to judge.
+    /// The certainty; `None` without enough data.
     #[serde(default)]
     pub certainty: Option<Certainty>,
-    /// What to do, in a few words; empty where there is nothing to do.
+    /// The remedy as a short phrase; empty if there is none.
     #[serde(default)]
     pub advice: String,
-    /// All of it with its numbers, for a person.
+    /// The complete text with numbers.
     pub sentence: String,
-    /// The time that it judges, up to now.
+    /// The judged period up to now, in seconds.
     #[serde(default)]
     pub seconds: f64,
 }
 
-/// How sure a verdict is.
+/// The certainty of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Few numbers, or a limit that is found by exclusion.
+    /// Based on few numbers, or on the exclusion of other limits.
     Possible,
-    /// The numbers are just beyond the rule's thresholds.
+    /// The numbers are slightly beyond the rule's thresholds.
     Likely,
-    /// They are far beyond them.
+    /// The numbers are far beyond the rule's thresholds.
     Certain,
 }
 
@@ -99,7 +100,7 @@ impl Certainty {
         if is_far_beyond { Self::Certain } else { Self::Likely }
     }
 
-    /// As a word.
+    /// The certainty as a word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -111,7 +112,8 @@ impl Certainty {
 }
 
 impl Verdict {
-    /// What, how sure and what to do, as one short line; the sentence where a daemon of another release says no more.
+    /// The limit, its certainty and the remedy as one short line; the sentence if the daemon's release does not report
+    /// these.
     #[must_use]
     pub fn line(&self) -> String {
         if self.what.is_empty() {
@@ -124,112 +126,117 @@ impl Verdict {
     }
 }
 
-/// Something that has not moved for `errors.stall_after`.
+/// Something that has made no progress for `errors.stall_after`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StallReport {
-    /// The session that it holds up.
+    /// The session that is blocked.
     pub session: u64,
     /// The session's stream.
     pub stream: String,
     /// The stage's name, or `trainer`.
     pub stage: String,
-    /// The sample's id, where it is one.
+    /// The sample's id, if a sample is the cause.
     pub sample: Option<u64>,
     /// The sample's file.
     pub path: Option<String>,
-    /// For how long.
+    /// The time without progress.
     pub seconds: f64,
-    /// All of it, for a person.
+    /// The complete text.
     pub sentence: String,
 }
 
-/// How much CPU time the daemon may use.
+/// The CPU time available to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuBudgetReport {
-    /// CPU seconds a second; none: no limit.
+    /// CPU seconds per second; `None`: unlimited.
     pub cores: Option<f64>,
-    /// How long work threads have waited for it, all together.
+    /// The total time for which work threads were throttled.
     pub held_back_seconds: f64,
-    /// Cores that the daemon may use: its share of those that are allowed, or less under a control group's quota.
+    /// The number of cores that the daemon may use: its share of the allowed cores, or less under a control group's
+    /// quota.
     #[serde(default)]
     pub granted_cores: f64,
-    /// Whether a quota of the daemon's own control group makes them fewer than its cores.
+    /// Whether a quota of the daemon's control group reduces `granted_cores` below its cores.
     #[serde(default)]
     pub is_quota: bool,
+    /// The number of the machine's cores that neither the daemon of a local rank nor its trainer needs; `None`:
+    /// unknown.
+    #[serde(default)]
+    pub spare_cores: Option<u32>,
 }
 
-/// One stream's figures.
+/// The metrics of a stream.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StreamReport {
-    /// Its name.
+    /// The stream's name.
     pub name: String,
-    /// `ring.memory`: what the rings of its sessions, reads under way and scratch may take together.
+    /// `ring.memory`: the memory limit for the rings of its sessions, reads in flight and scratch together.
     #[serde(default)]
     pub memory_budget_bytes: u64,
-    /// The samples of a full batch.
+    /// The number of samples in a full batch.
     #[serde(default)]
     pub batch_size: u32,
-    /// Fetch first; each with the queue after it.
+    /// The stages, `fetch` first, each with the queue after it.
     pub stages: Vec<StageReport>,
-    /// The operations on complete batches together, where there are any: a task is a batch, on a work thread.
+    /// All operations on complete batches together, if there are any: a task is a batch, on a work thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_operations: Option<StageReport>,
-    /// Those of them that are Python, each as a stage whose tasks are batches.
+    /// The Python operations on complete batches, each as a stage whose tasks are batches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub batch_functions: Vec<StageReport>,
-    /// What its storage was asked for, where it answers requests.
+    /// The requests to its storage, if the storage serves requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestReport>,
-    /// What the cache on disk in front of its storage did.
+    /// The metrics of the disk cache of its storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
-    /// Where bad samples are listed, if anywhere.
+    /// The file that lists bad samples, if any.
     pub quarantine: Option<QuarantineReport>,
-    /// What is learned of its JPEG files; none for a dataset without images.
+    /// The metrics of its index of JPEG files; `None` for a dataset without images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jpeg_index: Option<JpegIndexReport>,
-    /// The outage of its storage that is announced.
+    /// The announced outage of its storage.
     #[serde(default)]
     pub outage: Option<OutageReport>,
-    /// `dataset.outage_timeout`: how long a storage that is away is waited for.
+    /// `dataset.outage_timeout`: the maximum wait for an unavailable storage.
     #[serde(default)]
     pub outage_timeout_seconds: f64,
-    /// What is drawn of each dataset, where there are several.
+    /// The draws of each dataset, if there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datasets: Vec<DatasetReport>,
 }
 
-/// One of several datasets of a stream.
+/// One of a stream's datasets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetReport {
     /// `dataset.name`.
     pub name: String,
-    /// Its samples.
+    /// The number of its samples.
     pub samples: u64,
-    /// How many of an epoch's samples are its own, at the run's start.
+    /// The number of samples that it contributes to an epoch at the run's start.
     pub draws_per_epoch: u64,
-    /// Where that changes: the position, counted over all epochs, and how many they are from there.
+    /// Changes of this number: the position, counted over all epochs, and the number from there on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<(u64, u64)>,
-    /// Its rows in batches that were published since the daemon started, padding included.
+    /// Its rows in batches published since the daemon's start, including padding.
     pub rows_published: u64,
 }
 
-/// A storage that is away.
+/// An outage of a storage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutageReport {
-    /// For how long.
+    /// Its duration.
     pub seconds: f64,
-    /// The reads that have waited for it.
+    /// The number of reads that have waited.
     pub reads: u64,
     /// The first file that could not be read.
     pub path: String,
-    /// All of it, for a person.
+    /// The complete text.
     pub sentence: String,
 }
 
 impl StreamReport {
-    /// The datasets' rows in batches that were published, and their shares; `None`: there is one dataset.
+    /// The number and the share of each dataset's rows in published batches; `None` with a single dataset.
     #[must_use]
     pub fn datasets_line(&self) -> Option<String> {
         let all: u64 = self.datasets.iter().map(|dataset| dataset.rows_published).sum();
@@ -242,17 +249,17 @@ impl StreamReport {
         (!words.is_empty()).then(|| words.join(" · "))
     }
 
-    /// The stages, and after them the functions on complete batches: what a batch passes through.
+    /// The stages, then the functions on complete batches, in the order in which a batch passes them.
     pub fn stages_and_functions(&self) -> impl Iterator<Item = &StageReport> {
         self.stages.iter().chain(&self.batch_functions)
     }
 
-    /// The same, and after them the batch operations together where there are any.
+    /// The same, then the entry for all batch operations if there are any.
     pub fn stages_and_batch(&self) -> impl Iterator<Item = &StageReport> {
         self.stages_and_functions().chain(&self.batch_operations)
     }
 
-    /// The user's own Python: that of stages, and after it that on complete batches.
+    /// The user's Python functions: of stages, then on complete batches.
     pub fn python(&self) -> impl Iterator<Item = &PythonReport> {
         self.stages_and_functions().filter_map(|stage| stage.python.as_ref())
     }
@@ -263,109 +270,109 @@ impl StreamReport {
 pub struct QuarantineReport {
     /// The file.
     pub path: String,
-    /// Samples that could not be listed there.
+    /// Samples that could not be recorded there.
     pub samples_lost: u64,
 }
 
-/// One client's figures.
+/// The metrics of a client.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// Its number in the daemon.
+    /// The session's number in the daemon.
     pub session: u64,
     /// The stream.
     pub stream: String,
-    /// Its rank.
+    /// The client's rank.
     pub rank: u32,
-    /// The ranks of the job.
+    /// The number of ranks in the job.
     pub world_size: u32,
-    /// Since it attached.
+    /// The time since it attached.
     pub seconds: f64,
-    /// Where the next batch to be opened begins.
+    /// The start of the next batch to be opened.
     pub position: Position,
-    /// Batches in the ring so far.
+    /// The number of published batches.
     pub batches_published: u64,
-    /// Batches that the client says it took.
+    /// The number of batches that the client took, as the client reports.
     pub batches_taken: u64,
-    /// The client's wait in all, by its word.
+    /// The client's total wait, as the client reports.
     pub wait_seconds: f64,
-    /// Slots by state.
+    /// The number of free slots.
     pub slots_free: u64,
-    /// Being written.
+    /// The number of slots being written.
     pub slots_filling: u64,
-    /// Published and not taken.
+    /// The number of published slots that are not taken.
     pub slots_ready: u64,
-    /// Taken and not returned.
+    /// The number of taken slots that are not returned.
     pub slots_leased: u64,
-    /// Data, publish and return.
+    /// The size of the data, publish and return segments.
     pub ring_bytes: u64,
-    /// How long the next batch waited for a free slot with nothing else under way, in all.
+    /// The total time for which the next batch waited for a free slot with nothing else in flight.
     #[serde(default)]
     pub put_wait_seconds: f64,
-    /// The ring as a queue: what the daemon puts and the client gets.
+    /// The ring as a queue: the daemon puts, the client gets.
     #[serde(default)]
     pub ring: Option<QueueReport>,
-    /// What limits this client.
+    /// The limit of this client.
     #[serde(default)]
     pub verdict: Option<Verdict>,
-    /// The metrics of the time that the verdict judges.
+    /// The metrics of the period that the verdict judges.
     #[serde(default)]
     pub window: Option<WindowReport>,
-    /// How far the trainer is.
+    /// The trainer's progress.
     #[serde(default)]
     pub progress: Option<ProgressReport>,
-    /// Samples that took another one's place since the client attached.
+    /// The number of substituted samples since the client attached.
     #[serde(default)]
     pub samples_substituted: u64,
-    /// Of these the ones whose file could not be read.
+    /// The number of these whose file could not be read.
     #[serde(default)]
     pub samples_unreadable: u64,
-    /// The last hundred of them.
+    /// The last hundred substitutions.
     pub substituted: Vec<Substitution>,
 }
 
-/// How far a trainer is: by the batches that it took.
+/// A trainer's progress, by the batches that it took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressReport {
-    /// From 0.
+    /// Counted from 0.
     pub epoch: u64,
-    /// None: endless.
+    /// The number of epochs; `None`: unlimited.
     pub epochs: Option<u64>,
-    /// Samples of this epoch that all ranks together took.
+    /// The samples of this epoch that all ranks together took.
     pub samples: u64,
-    /// Samples that an epoch gives.
+    /// The number of samples in an epoch.
     pub samples_per_epoch: u64,
-    /// This rank's batches that are left of this epoch.
+    /// This rank's remaining batches of this epoch.
     pub batches_left_of_epoch: u64,
-    /// This rank's batches that are left in all.
+    /// This rank's remaining batches in total.
     pub batches_left: Option<u64>,
-    /// By the verdict's window: until the end of this epoch.
+    /// The estimated time to the end of this epoch, at the rate of the verdict's window.
     pub epoch_seconds_left: Option<f64>,
-    /// By the verdict's window: until the end of the last epoch.
+    /// The estimated time to the end of the last epoch, at the rate of the verdict's window.
     pub seconds_left: Option<f64>,
 }
 
-/// Metrics of the time that a session's verdict judges.
+/// The metrics of the period that a session's verdict judges.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowReport {
-    /// Its length.
+    /// The length of the period.
     pub seconds: f64,
-    /// The share of the time that the client waited.
+    /// The share of the time for which the client waited.
     pub wait_share: f64,
-    /// Batches that the client took.
+    /// The rate at which the client took batches.
     pub batches_per_second: f64,
-    /// Samples that left the stream's last stage, for all of its sessions.
+    /// The rate at which samples left the stream's last stage, for all of its sessions.
     pub samples_per_second: f64,
-    /// What the daemon used.
+    /// The mean number of cores that the daemon used.
     pub cpu_cores: f64,
-    /// What the processes with the user's own Python used besides.
+    /// The mean number of cores that the processes with the user's Python functions used in addition.
     #[serde(default)]
     pub python_cores: f64,
     /// The stream's stages, and the user's functions on complete batches.
     pub stages: Vec<StageWindow>,
-    /// What the stream's storage was asked for, in a line, where it answers requests.
+    /// The requests to the stream's storage as one line, if the storage serves requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<String>,
-    /// What the cache on disk did, in a line, where there is one.
+    /// The metrics of the disk cache as one line, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
 }
@@ -375,38 +382,38 @@ pub struct WindowReport {
 pub struct StageWindow {
     /// The stage.
     pub name: String,
-    /// Tasks at work, in the mean.
+    /// The mean number of running tasks.
     pub busy: f64,
-    /// The maximum of tasks at once.
+    /// The maximum number of concurrent tasks.
     pub concurrency: u32,
-    /// Tasks that succeeded.
+    /// The rate of successful tasks.
     pub tasks_per_second: f64,
-    /// A task is a complete batch.
+    /// Whether a task is a complete batch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_batches: bool,
     /// The mean time of a task.
     pub mean_seconds: f64,
-    /// The share of the time in which the queue after it, for the last stage the ring, was not empty.
+    /// The share of the time in which the queue after it (for the last stage, the ring) was not empty.
     pub occupancy: Option<f64>,
-    /// Where the time of a Python stage's function goes, in a few words; empty where nothing is known.
+    /// The hot spot of a Python stage's function; empty if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
 }
 
-/// A sample that took another one's place.
+/// The substitution of a sample.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Substitution {
-    /// In which epoch.
+    /// The epoch.
     pub epoch: u64,
     /// The bad sample's id.
     pub sample: u64,
-    /// The id of the sample in its place.
+    /// The id of the substitute.
     pub substitute: u64,
     /// The bad sample's file.
     pub path: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
-    /// Whether its file could not be read; else its bytes are defective.
+    /// Whether the file could not be read; otherwise its bytes are defective.
     #[serde(default)]
     pub unreadable: bool,
 }

@@ -1,4 +1,4 @@
-//! The metrics of a storage that answers requests: how many, how soon, how much.
+//! The metrics of a storage that serves requests: counts, latency, bytes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::histogram::{TimeHistogram, counts_since, percentile_of};
 use super::units::format_bytes;
 
-// Relaxed, all of them: metrics.
+// All orderings are relaxed: these are metrics.
 
-/// Counted by the threads that make the requests.
+/// Updated by the threads that make the requests.
 #[derive(Debug)]
 pub struct RequestMetrics {
     opened: Instant,
@@ -22,11 +22,11 @@ pub struct RequestMetrics {
     hedges: AtomicU64,
     bytes: AtomicU64,
     first_byte: TimeHistogram,
-    /// Of requests that brought all their bytes.
+    /// The times of requests that received all their bytes.
     whole: TimeHistogram,
 }
 
-/// A request under way; it ends when this is dropped.
+/// A request in flight; dropping it ends it.
 #[derive(Debug)]
 pub struct RequestUnderWay {
     metrics: Arc<RequestMetrics>,
@@ -36,32 +36,32 @@ pub struct RequestUnderWay {
 /// The metrics in reports; times in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestReport {
-    /// The time that they cover.
+    /// The time that the metrics cover.
     pub elapsed: f64,
-    /// Requests that began.
+    /// Requests that were started.
     pub num_requests: u64,
-    /// Requests that failed; what may pass is asked for again.
+    /// Failed requests, including ones that were retried.
     pub num_failures: u64,
-    /// Of these, those that the server had no room for: status 429 or 503.
+    /// Failed requests that an overloaded server refused: status 429 or 503.
     pub num_refused: u64,
-    /// Second requests, for what a first one had not begun to bring for long.
+    /// Second requests, sent because the response to the first had not begun for long.
     #[serde(default)]
     pub num_hedges: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// Bytes of samples that came.
+    /// Bytes of samples received.
     pub bytes: u64,
-    /// From the request to the first byte of its answer: the sum, the median and the 99th percentile.
+    /// The sum of the times from a request to the first byte of its response.
     pub first_byte_seconds: f64,
-    /// See above.
+    /// The median of these times.
     pub p50_first_byte: f64,
-    /// See above.
+    /// The 99th percentile of these times.
     pub p99_first_byte: f64,
-    /// The upper bound of each bucket, and the answers in it.
+    /// The upper bound of each bucket, and the number of responses in it.
     pub first_bytes: Vec<(f64, u64)>,
-    /// Requests that brought all their bytes.
+    /// Requests that received all their bytes.
     pub num_whole: u64,
-    /// From the request to its last byte: the sum over these.
+    /// The total time from these requests to their last bytes.
     pub whole_seconds: f64,
 }
 
@@ -82,13 +82,13 @@ impl Default for RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// A request is made.
+    /// Counts the start of a request.
     pub fn begin(self: &Arc<Self>) -> RequestUnderWay {
         self.begun.fetch_add(1, Ordering::Relaxed);
         RequestUnderWay { metrics: Arc::clone(self), begun: Instant::now() }
     }
 
-    /// The same is asked for a second time, since no answer has begun; the request stays one.
+    /// Counts a second request for a response that has not begun; together they count as one request.
     pub fn hedge(&self) {
         self.hedges.fetch_add(1, Ordering::Relaxed);
     }
@@ -118,18 +118,18 @@ impl RequestMetrics {
 }
 
 impl RequestUnderWay {
-    /// Its answer has begun.
+    /// Records the first byte of the response.
     pub fn answered(&self) {
         self.metrics.first_byte.record(self.begun.elapsed());
     }
 
-    /// All its bytes have come.
+    /// Records that all bytes were received.
     pub fn succeed(self, bytes: u64) {
         self.metrics.whole.record(self.begun.elapsed());
         self.metrics.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// It failed; `is_refused`: for want of room at the server.
+    /// Records a failure; `is_refused`: the server was overloaded.
     pub fn fail(self, is_refused: bool) {
         self.metrics.failures.fetch_add(1, Ordering::Relaxed);
         self.metrics.refused.fetch_add(is_refused.into(), Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Drop for RequestUnderWay {
 
 #[expect(clippy::cast_precision_loss, reason = "metrics")]
 impl RequestReport {
-    /// These metrics minus those of an earlier report of the same storage.
+    /// The difference of this report and an earlier one of the same storage.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         if self.elapsed < earlier.elapsed {
@@ -181,20 +181,20 @@ impl RequestReport {
         self.whole_seconds / self.num_whole.max(1) as f64
     }
 
-    /// The share of requests that were refused for want of room.
+    /// The share of requests that an overloaded server refused.
     #[must_use]
     pub fn refused_share(&self) -> f64 {
         self.num_refused as f64 / self.num_requests.max(1) as f64
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a metric")]
     pub fn bytes_per_second(&self) -> u64 {
         (self.bytes as f64 / self.elapsed.max(1e-9)) as u64
     }
 
-    /// All of it in a line.
+    /// All metrics as one line.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_in_flight_until_it_ends_and_counts_as_what_became_of_it() {
+    fn request_is_in_flight_until_it_ends_and_is_counted_by_outcome() {
         let metrics = Arc::new(RequestMetrics::default());
         let (whole, refused, given_up) = (metrics.begin(), metrics.begin(), metrics.begin());
         whole.answered();

@@ -1,9 +1,9 @@
-//! Samples of the functions that this process's threads are in, taken by the kernel's perf events.
+//! Samples the functions that this process's threads execute, with the kernel's perf events.
 //!
-//! A dedicated thread opens a CPU-time event for every thread of the process and reads the records that the kernel wrote:
+//! A dedicated thread opens a CPU-time event for every thread of the process and reads the records of the kernel:
 //! address, thread, time. No signal interrupts a thread and no stack is walked: code in a handler, or a walk along a
-//! broken frame pointer, could end the process. Where the kernel or a container refuses, there are no samples, and
-//! [`Sampling::end`] returns the reason. Its time is the kernel's: the tests cannot replace that clock.
+//! broken frame pointer, could crash the process. If the kernel or a container refuses, there are no samples, and
+//! [`Sampling::end`] returns the reason. The timestamps are the kernel's: tests cannot replace that clock.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ use perf_event::data::Record;
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 
-/// Samples kept; 24 bytes each.
+/// The maximum number of samples; 24 bytes each.
 const MAX_SAMPLES: usize = 200_000;
-/// Threads sampled: each costs a descriptor and three pages of kernel memory.
+/// The maximum number of sampled threads: each needs a descriptor and three pages of kernel memory.
 const MAX_THREADS: usize = 256;
-/// The kernel's memory for the samples of a thread between two readings.
+/// The kernel's buffer for the samples of a thread between two readings.
 const BUFFER_BYTES: usize = 8192;
-/// Between two readings: a thread's buffer holds some 200 samples.
+/// The time between two readings: a thread's buffer has space for about 200 samples.
 const READING_PERIOD: Duration = Duration::from_millis(50);
 /// Readings between two scans for new threads.
 const READINGS_PER_SCAN: u32 = 4;
@@ -30,28 +30,28 @@ const READINGS_PER_SCAN: u32 = 4;
 /// One sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    /// In the program's memory.
+    /// In the process's memory.
     pub address: u64,
     /// On the monotonic clock.
     pub at_ns: u64,
-    /// The kernel's number of the thread.
+    /// The kernel's thread id.
     pub thread: u32,
 }
 
-/// What was sampled.
+/// The result of sampling.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// One for each look at a thread.
+    /// All samples.
     pub samples: Vec<Sample>,
-    /// The names of the threads.
+    /// The names of the threads by thread id.
     pub threads: BTreeMap<u32, String>,
     /// Samples dropped because the buffer was full.
     pub dropped: u64,
-    /// Threads that the kernel refused to sample, while it allowed others.
+    /// Threads that the kernel refused to sample although it allowed others.
     pub refused: u64,
 }
 
-/// Sampling that is under way. It ends when this is dropped.
+/// Sampling in progress. Dropping it ends it.
 #[derive(Debug)]
 pub struct Sampling {
     is_over: Arc<AtomicBool>,
@@ -59,10 +59,10 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Begins with so many samples a second of each thread's processor time.
+    /// Starts sampling, with `hertz` samples per second of each thread's CPU time.
     ///
     /// # Errors
-    /// When no thread can be started. That the kernel refuses shows at the [end](Self::end).
+    /// No thread can be started. A refusal by the kernel is reported at the [end](Self::end).
     pub fn start(hertz: u32) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&is_over);
@@ -72,7 +72,7 @@ impl Sampling {
         Ok(Self { is_over, thread: Some(thread) })
     }
 
-    /// Ends it; gives what was sampled, or why nothing could be. Waits for one reading.
+    /// Ends it and returns the samples, or the reason why there are none. Waits for one reading.
     pub fn end(mut self) -> Result<Samples, String> {
         self.is_over.store(true, Ordering::Relaxed);
         let Some(thread) = self.thread.take() else {
@@ -103,7 +103,7 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
     loop {
         if readings % READINGS_PER_SCAN == 0 {
             let threads = threads().map_err(|error| format!("/proc/self/task: {error}"))?;
-            // Threads that ended: their last samples were read.
+            // The last samples of ended threads have been read.
             samplers.retain(|thread, _| threads.iter().any(|(known, _)| known == thread));
             for (thread, name) in threads {
                 if Some(thread) == own
@@ -117,12 +117,12 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
                         samplers.insert(thread, Some(sampler));
                         found.threads.insert(thread, name);
                     }
-                    // It may have ended meanwhile.
+                    // The thread may have ended meanwhile.
                     Err(error)
                         if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
                     }
                     Err(error) if samplers.is_empty() => return Err(error.to_string()),
-                    // The kernel grants a user only so much memory for this: the others are sampled.
+                    // The kernel limits the memory for this per user: other threads are sampled.
                     Err(_) => {
                         samplers.insert(thread, None);
                         found.refused += 1;
@@ -144,7 +144,7 @@ fn sample(hertz: u32, is_over: &AtomicBool) -> Result<Samples, String> {
     }
 }
 
-/// A quarter of the free descriptors: reads and clients need the others.
+/// A quarter of the free descriptors: reads and clients need the rest.
 fn max_threads() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let used = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -156,7 +156,7 @@ fn own_thread_id() -> Option<u32> {
     u32::try_from(rustix::thread::gettid().as_raw_pid()).ok()
 }
 
-/// The threads of this process with their names.
+/// The threads of this process, with their names.
 fn threads() -> io::Result<Vec<(u32, String)>> {
     let entries = std::fs::read_dir("/proc/self/task")?.flatten();
     let named = entries.filter_map(|entry| {
@@ -205,10 +205,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_thread_is_sampled_where_the_kernel_lets_it_or_the_reason_is_told() {
+    fn busy_thread_is_sampled_or_the_reason_is_returned() {
         let is_over = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&is_over);
-        // It has its name only once it runs.
+        // A thread has its name only when it runs.
         let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
         let busy = std::thread::Builder::new()
             .name("busy-one".to_owned())
@@ -223,7 +223,7 @@ mod tests {
         has_begun.recv().unwrap();
         let begun = Instant::now();
         let sampling = Sampling::start(500).unwrap();
-        // Beside other tests it gets but a part of a core.
+        // With other tests in parallel it gets only a part of a core.
         std::thread::sleep(Duration::from_millis(1200));
         let ended = sampling.end();
         is_over.store(true, Ordering::Relaxed);

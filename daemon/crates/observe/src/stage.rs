@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 use super::histogram::{TimeHistogram, percentile_of};
 use super::python::PythonReport;
 
-/// Counted by the threads that run the stage.
+/// Updated by the threads that run the stage.
 #[derive(Debug, Default)]
 pub struct StageMetrics {
     times: TimeHistogram,
     failures: AtomicU64,
 }
 
-/// A stage's metrics in reports; times in seconds, of tasks that succeeded.
+/// A stage's metrics in reports; times in seconds, for successful tasks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageReport {
     /// The stage's name.
     pub name: String,
-    /// The maximum of tasks at once.
+    /// The maximum number of concurrent tasks.
     pub concurrency: u32,
-    /// How `concurrency` was chosen, as a sentence; empty for `fetch` where it is configured.
+    /// The reason for the value of `concurrency`, as a sentence; empty for `fetch` if it is configured.
     #[serde(default)]
     pub concurrency_reason: String,
-    /// Tasks that ended, failed ones included.
+    /// Completed tasks, including failed ones.
     pub num_tasks: u64,
-    /// Tasks that failed.
+    /// Failed tasks.
     pub num_failures: u64,
     /// The mean.
     pub ave_time: f64,
@@ -37,61 +37,65 @@ pub struct StageReport {
     pub p99_time: f64,
     /// The sum over all tasks.
     pub busy_seconds: f64,
-    /// The histogram: the upper bound of each bucket in seconds, and the tasks in it.
+    /// The histogram: the upper bound of each bucket in seconds, and the number of tasks in it.
     #[serde(default)]
     pub times: Vec<(f64, u64)>,
-    /// Tasks whose CPU time and sleep were measured; 0 for `fetch`.
+    /// Tasks with measured CPU time and sleep; 0 for `fetch`.
     #[serde(default)]
     pub measured_tasks: u64,
-    /// The CPU time of those tasks.
+    /// The CPU time of the measured tasks.
     #[serde(default)]
     pub cpu_seconds: f64,
-    /// The time that those tasks slept, in a `delay` or on a disk. In the rest of their time they were ready without a core.
+    /// The time for which these tasks slept, in a `delay` or on a disk. In the rest of their time they were ready
+    /// without a core.
     #[serde(default)]
     pub asleep_seconds: f64,
-    /// The queue that the stage's results go to.
+    /// The queue after the stage.
     pub queue: Option<super::QueueReport>,
-    /// A task is a complete batch, not a sample.
+    /// Whether a task is a complete batch rather than a sample.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_batches: bool,
-    /// What a Python stage costs. Its times above are the function's, its concurrency the workers.
+    /// The cost of a Python stage. For such a stage, the times above are the function's, and the concurrency is the
+    /// number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonReport>,
 }
 
 impl StageReport {
-    /// What a task is.
+    /// The name of a task's unit.
     #[must_use]
     pub fn task(&self) -> &'static str {
         if self.is_of_batches { "batch" } else { "sample" }
     }
 
-    /// The time in which its threads were at work; of a Python stage, its workers.
+    /// The working time of its threads; for a Python stage, of its workers, with calls that exceeded the timeout.
     #[must_use]
     pub fn worked_seconds(&self) -> f64 {
-        self.python.as_ref().map_or(self.busy_seconds, PythonReport::worker_seconds)
+        self.python
+            .as_ref()
+            .map_or(self.busy_seconds, |python| python.worker_seconds() + python.timeout_seconds)
     }
 }
 
 impl StageMetrics {
-    /// A task succeeded.
+    /// Counts a successful task.
     pub fn record(&self, time: Duration) {
         self.times.record(time);
     }
 
-    /// A task failed.
+    /// Counts a failed task.
     pub fn record_failure(&self) {
         // Relaxed: a metric.
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tasks that succeeded.
+    /// The number of successful tasks.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.times.count()
     }
 
-    /// The tasks that were done, and the time that they took together.
+    /// The number of successful tasks, and their total time.
     #[must_use]
     pub fn done(&self) -> (u64, std::time::Duration) {
         (self.times.count(), self.times.total())

@@ -1,4 +1,4 @@
-//! Resolves addresses of this process to functions, by the symbols of its own program.
+//! Resolves addresses of this process to functions, with the symbols of its executable.
 //!
 //! Only the sections with symbols are read. An address in a shared library resolves to the library's file name.
 
@@ -9,21 +9,21 @@ use std::ops::Range;
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolIndex, SymbolKind};
 
-/// Where the program's own files lie in memory.
+/// An executable mapping of a file.
 struct Mapped {
     memory: Range<u64>,
     file_offset: u64,
     path: String,
 }
 
-/// The names of the functions, by address; and whether the program has symbols at all.
+/// The names of the functions, by address; and whether the executable has symbols.
 pub fn names(addresses: impl Iterator<Item = u64>) -> (BTreeMap<u64, String>, bool) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mapped: Vec<Mapped> = maps.lines().filter_map(parse_line).collect();
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let program = program.to_string_lossy();
     let mut names = BTreeMap::new();
-    // In the program: the offset in its file, and where that is in memory.
+    // For addresses in the executable: the offset in its file, and the address.
     let mut own: Vec<(u64, u64)> = Vec::new();
     for address in addresses {
         match mapped.iter().find(|mapped| mapped.memory.contains(&address)) {
@@ -46,7 +46,7 @@ pub fn names(addresses: impl Iterator<Item = u64>) -> (BTreeMap<u64, String>, bo
     (names, has_symbols)
 }
 
-/// `start-end rights offset device inode path`, of what can be executed.
+/// Parses `start-end rights offset device inode path` of an executable mapping.
 fn parse_line(line: &str) -> Option<Mapped> {
     let mut parts = line.split_whitespace();
     let (start, end) = parts.next()?.split_once('-')?;
@@ -58,11 +58,11 @@ fn parse_line(line: &str) -> Option<Mapped> {
     Some(Mapped { memory, file_offset, path })
 }
 
-/// Names what lies at the offsets in the program's file. False: it has no symbols.
+/// Resolves offsets in the executable's file. False: it has no symbols.
 fn read_symbols(own: &[(u64, u64)], names: &mut BTreeMap<u64, String>) -> Option<bool> {
     let cache = ReadCache::new(File::open("/proc/self/exe").ok()?);
     let program = object::File::parse(&cache).ok()?;
-    // By the address that the file gives it.
+    // By the address in the file's address space.
     let mut wanted: Vec<(u64, u64)> = Vec::new();
     for segment in program.segments() {
         let (offset, length) = segment.file_range();
@@ -89,23 +89,23 @@ fn read_symbols(own: &[(u64, u64)], names: &mut BTreeMap<u64, String>) -> Option
     Some(!functions.is_empty())
 }
 
-/// Where a function lies, by the addresses of the program's file.
+/// The range of a function in the file's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Function {
     start: u64,
-    /// 0 where the symbol does not say, as of functions written in assembly: up to the next function.
+    /// 0 if the symbol has no size, as for some functions in assembly: the function extends to the next one.
     length: u64,
     symbol: SymbolIndex,
 }
 
-/// The function that an address lies in, among functions by address.
+/// The function that contains an address; `functions` are sorted by address.
 fn containing(functions: &[Function], at: u64) -> Option<&Function> {
     let after = functions.partition_point(|function| function.start <= at);
     let last = functions.get(after.checked_sub(1)?)?;
     (last.length == 0 || at - last.start < last.length).then_some(last)
 }
 
-/// A symbol's name without its hash, and not longer than a person reads.
+/// A symbol's name without its hash, shortened for display.
 fn readable(name: &str) -> String {
     let name = format!("{:#}", rustc_demangle::demangle(name));
     const MOST_CHARACTERS: usize = 160;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_of_this_program_has_its_name() {
+    fn function_of_this_program_is_named() {
         let own = readable as fn(&str) -> String as usize as u64;
         let (found, has_symbols) = names([own + 1, 1].into_iter());
         assert!(has_symbols);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_a_length_reaches_to_the_next_one() {
+    fn function_without_a_size_extends_to_the_next_one() {
         let function = |start, length| Function { start, length, symbol: SymbolIndex(0) };
         let functions = [function(0x100, 0x20), function(0x140, 0), function(0x200, 0x10)];
         let found = |at| containing(&functions, at).map(|function| function.start);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_kernels_list_are_read() {
+    fn lines_of_proc_maps_are_parsed() {
         let line = "55d0-55f0 r-xp 00001000 fd:00 1234    /opt/with a space/forebay";
         let mapped = parse_line(line).unwrap();
         assert_eq!((mapped.memory, mapped.file_offset), (0x55d0..0x55f0, 0x1000));

@@ -1,11 +1,11 @@
-//! Numbers with units, for people.
+//! Numbers with units, for display.
 
-/// A share for a person.
+/// A share as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// A short time for a person.
+/// A time with a suitable unit.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds < 1e-4 {
         true => format!("{:.1} µs", seconds * 1e6),
@@ -13,7 +13,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A size for a person, such as `1.2 GiB`.
+/// A size with a suitable unit, such as `1.2 GiB`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a person")]
 pub fn format_bytes(bytes: u64) -> String {

@@ -1,15 +1,15 @@
-//! The verdict: the limit of a session, as one word, as one short line (what, how sure, what to do) and as one sentence
+//! The verdict: the limit of a session, as one word, as one short line (limit, certainty, remedy) and as one sentence
 //! with numbers and a remedy.
 //!
 //! Each session is judged over a window of metrics, from the sink upward:
-//! 1. the client hardly waits: `trainer`. A stalled sample while it waits is the limit without further rules;
+//! 1. the client hardly waits: `trainer`. If it waits, a stalled sample is the limit without further rules;
 //! 2. work threads are throttled by the budget, or all cores of the quota are used: `cpu-budget`;
 //! 3. a stage whose threads, or whose workers, are all busy (`storage` for `fetch`). Where all stages share saturated
 //!    threads or cores, the stage that uses most of them;
-//! 4. a stage whose threads do not run: rows wait for it although not all threads are busy, or its tasks are kept off the
-//!    cores;
-//! 5. nothing is busy: a stage whose few slow samples hold up their batches, else the ring: all of its slots were full,
-//!    or they hold too few rows for the threads.
+//! 4. a Python stage whose calls exceed their timeout: their batches wait, whatever the other workers do. Then a stage
+//!    whose threads do not run: rows wait for it although not all threads are busy, or its tasks are kept off the cores;
+//! 5. nothing is busy: a stage whose few slow samples delay their batches, otherwise the ring: all of its slots were
+//!    full, or they have too few rows for the threads.
 //!
 //! [`facts`] computes the numbers, [`thresholds`] bounds them, [`sentences`] words the result. [`super::history`] chooses
 //! the window.
@@ -20,9 +20,9 @@ mod sentences;
 mod tests;
 mod thresholds;
 
-use self::facts::Facts;
+use self::facts::{Facts, StageFacts};
 use self::sentences::{Limit, Words};
-pub(crate) use self::thresholds::WAIT_SHARE_THAT_MATTERS;
+pub use self::thresholds::WAIT_SHARE_THAT_MATTERS;
 use self::thresholds::{
     ALL_BUSY, FULL_OF_WAIT, FULL_THAT_MATTERS, HELD_BACK_THAT_MATTERS, READS_BUSY, ROWS_WAIT,
     SURELY_ALL_BUSY,
@@ -35,11 +35,11 @@ pub struct Judgement {
     pub session: u64,
     pub wait_share: f64,
     pub verdict: Verdict,
-    /// The metrics that it judged.
+    /// The metrics of the judged period.
     pub window: WindowReport,
 }
 
-/// Judges one session by its metrics and the daemon's over one window.
+/// Judges one session by its metrics and the daemon's over the same window.
 pub(crate) fn judge(session: &SessionReport, report: &DaemonReport) -> Judgement {
     let seconds = session.seconds;
     let wait_share =
@@ -65,7 +65,7 @@ pub(crate) fn judge(session: &SessionReport, report: &DaemonReport) -> Judgement
     Judgement { session: session.session, wait_share, verdict, window }
 }
 
-/// The stalled sample that holds the session up. No rate shows it: a task is counted when it ends.
+/// The stalled sample that blocks the session. Rates do not show it, because a task is counted when it ends.
 fn stalled(session: &SessionReport, stalls: &[StallReport], wait_share: f64) -> Option<Verdict> {
     let holds_up =
         |stall: &&StallReport| stall.session == session.session && stall.stage != "trainer";
@@ -86,7 +86,7 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
         return Limit::Trainer;
     }
     let busiest = facts.own_stages().max_by(|one, other| {
-        // Of two that are as busy, the later one: what comes before it may only be waiting for it.
+        // If two stages are equally busy, the later one: the earlier one may only be waiting for it.
         one.utilisation.total_cmp(&other.utilisation)
     });
     let utilisation = busiest.map_or(0.0, |stage| stage.utilisation);
@@ -102,7 +102,7 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     if let Some(stage) = busiest.filter(|stage| stage.utilisation >= ALL_BUSY) {
         return Limit::Stage(stage);
     }
-    // Of all streams: they share threads and cores.
+    // Stages of all streams: they share threads and cores.
     let works = || facts.stages.iter().filter(|stage| !stage.is_fetch);
     let native = || works().filter(|stage| !stage.is_python());
     let busy: f64 = native().map(|stage| stage.busy).sum();
@@ -114,6 +114,10 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     if facts.granted_cores() > 0.0 && cores >= ALL_BUSY * facts.granted_cores() {
         let most = works().max_by(|one, other| one.cores.total_cmp(&other.cores));
         return most.map_or(Limit::Trainer, Limit::Stage);
+    }
+    let reads = busy_reads(facts);
+    if let (Some(stage), None) = (facts.timeouts(), reads) {
+        return Limit::Stage(stage);
     }
     let starving = facts.own_stages().rev().find(|stage| stage.input_occupancy >= ROWS_WAIT);
     if let Some(stage) = starving {
@@ -129,20 +133,21 @@ fn find<'f, 'w>(facts: &'f Facts<'w>) -> Limit<'f, 'w> {
     if full >= FULL_THAT_MATTERS && full >= FULL_OF_WAIT * facts.wait_share {
         return Limit::RingFull { full };
     }
+    reads.map_or(Limit::RingSmall { busiest }, Limit::Stage)
+}
+
+/// The stage `fetch`, if its reads are busier than all other stages together.
+fn busy_reads<'f, 'w>(facts: &'f Facts<'w>) -> Option<&'f StageFacts<'w>> {
     let others: f64 =
         facts.own_stages().filter(|stage| !stage.is_fetch).map(|stage| stage.busy).sum();
-    let reads = facts.own_stages().find(|stage| stage.is_fetch);
-    if let Some(reads) = reads.filter(|reads| {
+    facts.own_stages().find(|stage| stage.is_fetch).filter(|reads| {
         reads.busy > others
             && (reads.utilisation >= READS_BUSY
                 || facts.used_cores() >= ALL_BUSY * facts.granted_cores())
-    }) {
-        return Limit::Stage(reads);
-    }
-    Limit::RingSmall { busiest }
+    })
 }
 
-/// The daemon's verdict: that of the session that waits most, named where there are several.
+/// The daemon's verdict: that of the session that waits most, with the session's name if there are several.
 pub(crate) fn of_daemon(judgements: &[Judgement], sessions: &[SessionReport]) -> Verdict {
     let is_known = |one: &Judgement| one.verdict.limit != "none";
     let most = judgements.iter().reduce(|most, next| {

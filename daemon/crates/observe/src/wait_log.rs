@@ -1,5 +1,5 @@
-//! Which verdicts are logged: once a minute the limit of each session that waits for data, the same limit again only after
-//! ten minutes. The engine calls it from its tick, which stops when there is no work.
+//! Selects the verdicts that are logged: once per minute the limit of each session that waits for data; the same limit
+//! only after another ten minutes. The engine calls it from its tick, which stops if there is no work.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use super::history::WINDOW;
 use super::verdict::{Judgement, WAIT_SHARE_THAT_MATTERS};
 
-/// The same limit is logged again after this time.
+/// The time after which the same limit is logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// A share of the time spent waiting that is worth a warning.
+/// The share of time spent waiting that causes a warning.
 const WARNING_SHARE: f64 = 0.1;
 
-/// See the module's head.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct WaitLog {
     checked: Instant,
-    /// By session: the limit logged last, and when.
+    /// By session: the last logged limit, and when it was logged.
     last_logged: BTreeMap<u64, (String, Instant)>,
 }
 
@@ -31,7 +31,7 @@ impl WaitLog {
         now.saturating_duration_since(self.checked) >= WINDOW
     }
 
-    /// Logs the limits that are new or due again.
+    /// Logs limits that are new or due again.
     pub fn log(&mut self, judgements: &[Judgement], now: Instant) {
         for judgement in self.due_in(judgements, now) {
             let sentence = &judgement.verdict.sentence;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_logged_once_in_ten_minutes_and_at_once_when_it_changes() {
+    fn limit_is_logged_every_ten_minutes_and_when_it_changes() {
         let start = Instant::now();
         let minute = |minutes: u32| start + WINDOW * minutes;
         let mut log = WaitLog::new(start);
@@ -89,7 +89,7 @@ mod tests {
         let mut logged = |minutes: u32, limit: &str, wait_share: f64| {
             log.due_in(&[judgement(1, limit, wait_share)], minute(minutes)).len()
         };
-        assert_eq!(logged(1, "decode", 0.01), 0, "hardly a wait");
+        assert_eq!(logged(1, "decode", 0.04), 0, "hardly a wait");
         assert_eq!(logged(2, "trainer", 0.01), 0);
         assert_eq!(logged(3, "decode", 0.3), 1);
         assert_eq!(logged(4, "decode", 0.3), 0, "the same");

@@ -1,8 +1,8 @@
-//! The difference of two reports of one daemon. Metrics are counted from the start; what a person watches, and the limit
-//! now, are those of the last seconds.
+//! The difference of two reports of one daemon. Metrics are counted from the start; a user interface and the current
+//! limit need the last seconds only.
 //!
 //! Means, rates and the percentiles of stages are those of the window. The percentiles of queues remain those since the
-//! start: a report does not carry their buckets.
+//! start, because a report does not contain their buckets.
 
 use super::cache::CacheReport;
 use super::histogram::{counts_since, percentile_of};
@@ -13,12 +13,13 @@ use super::stage::StageReport;
 use super::verdict::{Judgement, judge, of_daemon};
 
 impl DaemonReport {
-    /// This report's metrics minus those of an earlier one of the same daemon. Sessions, streams and stages that the
-    /// earlier one lacks are as they are; states (slots, memory, stalls) are this one's. The verdicts are the window's.
+    /// This report's metrics minus those of an earlier one of the same daemon. Sessions, streams and stages that are
+    /// not in the earlier one are unchanged; states (slots, memory, stalls) are this report's. The verdicts are for the
+    /// window.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut window = self.clone();
-        // A daemon in a container often has its predecessor's number.
+        // A daemon in a container often has the same process id as its predecessor.
         if earlier.pid != self.pid || earlier.cpu_seconds > self.cpu_seconds {
             return window;
         }
@@ -56,7 +57,7 @@ impl DaemonReport {
         }
     }
 
-    /// Sets the daemon's verdict, and what the sessions have by their windows; judgements in the sessions' order.
+    /// Sets the daemon's verdict, and the sessions' verdicts and windows; `judgements` are in the sessions' order.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn set_verdicts(&mut self, judgements: Vec<Judgement>) {
         self.verdict = of_daemon(&judgements, &self.sessions);
@@ -75,7 +76,7 @@ impl DaemonReport {
 }
 
 impl WindowReport {
-    /// Of a session's and the daemon's metrics over one window.
+    /// The window of a session's and the daemon's metrics.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn of(session: &SessionReport, report: &DaemonReport, wait_share: f64) -> Self {
         let seconds = session.seconds;
@@ -170,7 +171,7 @@ impl StageReport {
 }
 
 impl QueueReport {
-    /// A queue that was replaced, by another session, is not subtracted from.
+    /// The difference, unless the queue was replaced by another session's.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     fn since(&self, earlier: &Self) -> Self {
         if self.elapsed <= earlier.elapsed || self.num_items < earlier.num_items {
@@ -205,7 +206,7 @@ mod tests {
     use crate::stage::StageMetrics;
 
     #[test]
-    fn a_window_holds_what_came_between_the_reports() {
+    fn window_has_the_difference_of_two_reports() {
         let metrics = StageMetrics::default();
         (0..50).for_each(|_| metrics.record(Duration::from_millis(1)));
         let before = metrics.report("decode", 2);
@@ -217,7 +218,8 @@ mod tests {
         assert!((window.p90_time / 0.040 - 1.0).abs() < 0.07, "{}", window.p90_time);
         assert!(window.times.len() == 1);
     }
-    /// So many seconds after its start, of which a quarter waited: 5 batches, 40 samples and 1.5 CPU seconds a second.
+    /// The report after `seconds`, of which a quarter was waiting: 5 batches, 40 samples and 1.5 CPU seconds per
+    /// second.
     fn report(seconds: u32) -> DaemonReport {
         let at = f64::from(seconds);
         let queue = |occupancy_rate| {
@@ -263,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sessions_window_holds_what_its_verdict_judges() {
+    fn window_of_a_session_has_the_metrics_that_its_verdict_judges() {
         let session = report(70).since(&report(10)).sessions.remove(0);
         let window = session.window.unwrap();
         let verdict = session.verdict.unwrap();
         assert_eq!((window.seconds, verdict.seconds), (60.0, 60.0));
-        assert!(verdict.sentence.contains("waits 25 % of the time"), "{verdict:?}");
+        assert!(verdict.sentence.contains("waits 25 % of the last minute"), "{verdict:?}");
         assert_eq!((window.wait_share, window.batches_per_second), (0.25, 5.0));
         assert_eq!((window.samples_per_second, window.cpu_cores), (40.0, 1.5));
         let [stage] = window.stages.as_slice() else { panic!("{window:?}") };

@@ -1,9 +1,10 @@
-//! A dataset in blocks: samples that are dear to read alone, and cheap together with their neighbours.
+//! A dataset in blocks: samples that are expensive to read individually and cheap together with their neighbours.
 //!
-//! An epoch permutes the blocks. So many that follow each other in that order are a group, and the samples of a group are
-//! permuted exactly. So whoever walks through an epoch needs the blocks of one group at a time, and of two where one ends.
-//! Where groups begin is added up once an epoch, eight bytes a block; a position is then found in the logarithm of their
-//! number. It is all a function of (blocks, seed, epoch, position): of no world size, and of no position before.
+//! An epoch permutes the blocks. Every `open` consecutive blocks of that order are a group, and the samples of a group
+//! are permuted exactly. So reading an epoch needs the blocks of one group at a time, and of two groups at a border.
+//! The ends of the blocks are summed once per epoch, eight bytes per block; a position is then found in logarithmic
+//! time. Everything is a function of (blocks, seed, epoch, position): independent of the world size and of earlier
+//! positions.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use super::purpose;
 /// The blocks of a dataset, and how many are open at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// The first sample of each; the number of samples at the end.
+    /// The first sample of each block; the number of samples at the end.
     firsts: Vec<u64>,
-    /// The blocks of a group.
+    /// The number of blocks of a group.
     open: usize,
 }
 
 impl Blocks {
-    /// The blocks that begin at these samples, of so many samples; `open` of them are a group.
+    /// Blocks that begin at these samples; `open` of them are a group.
     ///
     /// # Errors
-    /// There are no samples, or more than can be counted; blocks that are empty or do not begin with the first sample; or
-    /// groups of none.
+    /// There are no samples, or too many to count; blocks are empty or do not begin with the first sample; or groups
+    /// are empty.
     pub fn new(firsts: Vec<u64>, samples: u64, open: u64) -> Result<Self, OrderError> {
         let mut firsts = firsts;
         firsts.push(samples);
@@ -43,25 +44,25 @@ impl Blocks {
         Ok(Self { firsts, open: usize::try_from(open).unwrap_or(usize::MAX) })
     }
 
-    /// The samples of all.
+    /// The number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.firsts[self.count()]
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     #[must_use]
     pub fn count(&self) -> usize {
         self.firsts.len() - 1
     }
 
-    /// The blocks of a group; the last one may have fewer.
+    /// The number of blocks of a group; the last group may have fewer.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.min(self.count())
     }
 
-    /// The memory that they take, with so many epochs' orders.
+    /// Their memory, with the orders of this number of epochs.
     #[must_use]
     pub fn memory_bytes(&self, orders: u64) -> u64 {
         (8 * self.firsts.len() as u64).saturating_mul(orders.saturating_add(1))
@@ -73,7 +74,7 @@ impl Blocks {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "an index of what is in memory")]
+#[expect(clippy::cast_possible_truncation, reason = "an index into memory")]
 const fn place(block: u64) -> usize {
     block as usize
 }
@@ -85,14 +86,14 @@ pub(super) struct BlockEpoch {
     seed: u64,
     epoch: u64,
     permutation: Permutation,
-    /// Where each block ends among the positions, in the order of the epoch.
+    /// The end of each block among the positions, in the order of the epoch.
     ends: Arc<[u64]>,
-    /// The permutation of the group asked for last, whose table takes long to draw anew.
+    /// The permutation of the last requested group, whose table is slow to draw.
     group: RefCell<Option<(usize, Permutation)>>,
 }
 
 impl BlockEpoch {
-    /// Takes some tens of nanoseconds a block.
+    /// Takes some tens of nanoseconds per block.
     pub(super) fn new(blocks: Arc<Blocks>, seed: u64, epoch: u64) -> Self {
         let count = blocks.count() as u64;
         let permutation = Permutation::new(count, seed, epoch);
@@ -105,7 +106,7 @@ impl BlockEpoch {
         Self { blocks, seed, epoch, permutation, ends, group: RefCell::new(None) }
     }
 
-    /// The group that a position is in, counted from 0.
+    /// The group of a position, counted from 0.
     pub(super) fn group_of(&self, position: u64) -> usize {
         self.ends.partition_point(|end| *end <= position) / self.blocks.open
     }
@@ -124,7 +125,7 @@ impl BlockEpoch {
         self.blocks.firsts[block] + (place_in_group - self.end_before(number))
     }
 
-    /// Where the block of that place in the epoch begins.
+    /// The start of the block with this number in the epoch.
     fn end_before(&self, number: usize) -> u64 {
         if number == 0 { 0 } else { self.ends[number - 1] }
     }

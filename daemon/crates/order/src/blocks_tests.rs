@@ -1,15 +1,13 @@
-//! Every sample once, from a few blocks at a time, mixed within these, whatever the world and wherever it begins.
+//! Every sample once, from a few blocks at a time, mixed within these, for any world size and start.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 
-use forebay_config::{BatchConfig, Last, OrderConfig, Shuffle};
 use forebay_protocol::ids::{Position, SampleId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::permutation::tests::chi_squared_deviations as deviations;
-use crate::{Schedule, Selection};
+use crate::{Dealing, Last, Schedule, Selection};
 
 /// Blocks of these lengths.
 fn blocks(lengths: &[u64], open: u64) -> Arc<Blocks> {
@@ -36,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn an_epoch_has_every_sample_once_and_a_group_all_of_its_blocks(
+    fn epoch_has_every_sample_once_and_a_group_all_samples_of_its_blocks(
         lengths in prop::collection::vec(prop_oneof![3 => 1u64..40, 1 => Just(1), 1 => 500u64..600], 1..60),
         open in 1u64..12,
         seed in 0u64..4,
@@ -64,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn any_world_draws_the_same_and_goes_on_anywhere(
+    fn draws_are_independent_of_world_size_and_start(
         lengths in prop::collection::vec(1u64..30, 1..30),
         open in 1u64..6,
         batch_size in 1u32..9,
@@ -83,24 +81,16 @@ proptest! {
     }
 }
 
-/// What a world draws from a position to the epoch's end, in the order of its batches.
+/// The draws of a world from a position to the epoch's end, in the order of its batches.
 fn world(blocks: &Arc<Blocks>, batch_size: u32, world_size: u32, from: Position) -> Vec<u64> {
-    let order = OrderConfig {
-        seed: 7,
-        shuffle: Shuffle::Blocks,
-        blocks: None,
-        epochs: None,
-        samples_per_epoch: None,
-        weights: None,
-    };
-    let size = NonZeroU32::new(batch_size).unwrap();
-    let batch = BatchConfig { size, last: Last::Pad, operations: Vec::new() };
+    let dealing = Dealing { seed: 7, is_shuffled: true, epochs: None, batch_size, last: Last::Pad };
+
     let (mut found, mut position) = (Vec::new(), from);
     while position.epoch == from.epoch {
         let mut next = position;
         for rank in 0..world_size {
             let selection = Selection::InBlocks(Arc::clone(blocks));
-            let schedule = Schedule::of(selection, &order, &batch, rank, world_size).unwrap();
+            let schedule = Schedule::of(selection, dealing, rank, world_size).unwrap();
             let planned = schedule.batch_at(position).unwrap();
             let order = schedule.epoch(planned.epoch);
             for row in planned.rows.iter(&order).filter(|row| row.valid) {
@@ -115,7 +105,7 @@ fn world(blocks: &Arc<Blocks>, batch_size: u32, world_size: u32, from: Position)
 }
 
 #[test]
-fn epochs_and_seeds_open_other_blocks_and_mix_them_otherwise() {
+fn epochs_and_seeds_differ_in_blocks_and_mixing() {
     let blocks = blocks(&[10; 40], 8);
     let first = samples(&blocks, 3, 0);
     assert_eq!(first, samples(&blocks, 3, 0));
@@ -125,7 +115,7 @@ fn epochs_and_seeds_open_other_blocks_and_mix_them_otherwise() {
         };
         assert_ne!(opened(&first), opened(&other));
     }
-    // Neighbours of a block are no neighbours in a group, and groups of one size are mixed differently.
+    // Most neighbouring samples of a block are separated, and groups of the same size are permuted differently.
     let runs = first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
     assert!(runs < 20, "{runs} of 400");
     let places = |group: usize| -> Vec<u64> {
@@ -134,9 +124,9 @@ fn epochs_and_seeds_open_other_blocks_and_mix_them_otherwise() {
     assert_ne!(places(0), places(1));
 }
 
-/// Each sample of a group comes at each of its places as often, over many epochs.
+/// Each sample of a group is at each of its positions equally often, over many epochs.
 #[test]
-fn a_group_is_permuted_without_bias() {
+fn group_is_permuted_without_bias() {
     const EPOCHS: u64 = 20_000;
     let blocks = blocks(&[1, 2, 3], 3);
     let mut counts = [[0_u64; 6]; 6];
@@ -152,7 +142,7 @@ fn a_group_is_permuted_without_bias() {
 }
 
 #[test]
-fn all_blocks_open_is_one_group_and_one_block_open_is_a_block() {
+fn group_has_all_blocks_or_a_single_one_by_the_number_of_open_blocks() {
     let lengths = [5, 9, 2, 7];
     let all = blocks(&lengths, 1000);
     let order = BlockEpoch::new(Arc::clone(&all), 0, 0);
@@ -165,7 +155,7 @@ fn all_blocks_open_is_one_group_and_one_block_open_is_a_block() {
 }
 
 #[test]
-fn what_are_no_blocks_is_refused() {
+fn invalid_blocks_are_refused() {
     let refused = |firsts: &[u64], samples, open| Blocks::new(firsts.to_vec(), samples, open);
     for (firsts, samples, open) in [
         (&[][..], 5, 1),
@@ -183,7 +173,7 @@ fn what_are_no_blocks_is_refused() {
 }
 
 #[test]
-fn a_substitute_is_any_other_sample() {
+fn substitute_is_any_other_sample() {
     let selection = Selection::InBlocks(blocks(&[10, 20], 1));
     let seen: BTreeSet<u64> =
         (0..500).map(|pass| selection.substitute(1, pass, SampleId(3), 0).unwrap().0).collect();

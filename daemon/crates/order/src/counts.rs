@@ -1,7 +1,7 @@
-//! How many draws of each dataset an epoch holds.
+//! The number of draws of each dataset in an epoch.
 
-/// The draws of a dataset of which an epoch holds each sample `repeat` times: rounded, half a draw upwards. `None`: more
-/// than can be counted, or `repeat` is negative or no number.
+/// The draws of a dataset whose samples are each repeated `repeat` times in an epoch: rounded, half a draw upwards.
+/// `None`: too many to count, or `repeat` is negative or NaN.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -13,8 +13,8 @@ pub fn draws_of_repeat(samples: u64, repeat: f64) -> Option<u64> {
     (0.0..i64::MAX as f64).contains(&draws).then_some(draws as u64)
 }
 
-/// Divides `draws` by weights: exact quotas rounded down, and what is missing to those with the largest remainders, the
-/// first of equal ones. `None`: a weight is negative or no number, or none is above 0.
+/// Divides `draws` by weights: exact quotas rounded down, and the remaining draws to the largest remainders, to the
+/// first of equal ones. `None`: a weight is negative or NaN, or none is above 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -25,7 +25,7 @@ pub fn draws_of_weights(draws: u64, weights: &[f64]) -> Option<Vec<u64>> {
     if weights.iter().any(|weight| !(*weight >= 0.0 && weight.is_finite())) || largest <= 0.0 {
         return None;
     }
-    // Whole numbers in the same proportions: a power of two changes no weight that is not far smaller than the largest.
+    // Integers in the same proportions: scaling by a power of two changes only weights far smaller than the largest.
     let scale = 52 - exponent(largest);
     let scaled: Vec<u128> =
         weights.iter().map(|weight| times_power_of_two(*weight, scale) as u64 as u128).collect();
@@ -42,14 +42,14 @@ pub fn draws_of_weights(draws: u64, weights: &[f64]) -> Option<Vec<u64>> {
     Some(counts)
 }
 
-/// The *e* of a finite number above 0 that is 2^e to 2^(e + 1).
+/// The *e* of a finite number above 0 that is between 2^e and 2^(e + 1).
 fn exponent(value: f64) -> i32 {
     let bits = (value.to_bits() >> 52) as i32 & 0x7ff;
-    // Subnormal numbers count as the smallest normal one: they are scaled to less.
+    // A subnormal number has the exponent of the smallest normal one, so its scaled value is smaller than the others'.
     bits.max(1) - 1023
 }
 
-/// Exact but where the result is subnormal or too large.
+/// Exact unless the result is subnormal or too large.
 fn times_power_of_two(mut value: f64, mut power: i32) -> f64 {
     #[expect(clippy::cast_sign_loss, reason = "1 to 2046")]
     let two_to = |power: i32| f64::from_bits(((power + 1023) as u64) << 52);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn no_quota_is_missed_by_a_whole_draw() {
+    fn counts_differ_from_quotas_by_less_than_one() {
         let weights: Vec<f64> = (1..40).map(|n| 1.0 / f64::from(n)).collect();
         let all: f64 = weights.iter().sum();
         for draws in [1, 17, 1000, 123_457] {

@@ -1,20 +1,20 @@
-//! Random draws that depend on what is drawn for, never on when or where.
+//! Random draws that depend on their key only, never on time or place.
 
 use forebay_protocol::ids::SampleId;
 
-/// What a draw is keyed by. The same key gives the same draws on every machine.
+/// The key of a draw. The same key gives the same draws on every machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawKey {
     /// The stream's seed.
     pub seed: u64,
-    /// Counted from 0. Where a sample may come more than once an epoch: the pass that it belongs to
-    /// ([`PlannedRow::pass`](crate::PlannedRow::pass)).
+    /// The epoch, counted from 0; or the sample's pass ([`PlannedRow::pass`](crate::PlannedRow::pass)), if a sample may
+    /// occur more than once per epoch.
     pub epoch: u64,
-    /// The sample whose position it is: a substitute draws under its own id.
+    /// The sample that is drawn for: a substitute draws under its own id.
     pub sample: u64,
 }
 
-/// What a position draws.
+/// The draw at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {
     /// The sample.
@@ -51,7 +51,7 @@ impl Draws {
         Self { state }
     }
 
-    /// The draws of a part of this operation that has a name. They depend on no other part, nor on how much it draws.
+    /// The draws of a named part of this operation. They do not depend on other parts.
     #[must_use]
     pub fn of_part(&self, name: &str) -> Self {
         let fold = |state, value: u64| mix(state ^ value.wrapping_add(GAMMA));
@@ -59,7 +59,7 @@ impl Draws {
         Self { state: name.bytes().fold(state, |state, byte| fold(state, byte.into())) }
     }
 
-    /// The draws of the `place`-th operation of this one's list.
+    /// The draws of the `place`-th operation in the list that this operation contains.
     #[must_use]
     pub const fn of_entry(&self, place: u64) -> Self {
         Self { state: mix(self.state ^ place.wrapping_add(GAMMA)) }
@@ -80,7 +80,7 @@ impl Draws {
     /// Uniform in [0, `bound`), without bias (Lemire's multiplication with rejection, 2019).
     ///
     /// # Panics
-    /// When the bound is 0.
+    /// The bound is 0.
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a product")]
     pub const fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below 0");
@@ -102,7 +102,7 @@ mod tests {
     const KEY: DrawKey = DrawKey { seed: 1, epoch: 2, sample: 3 };
 
     #[test]
-    fn every_part_of_the_key_matters() {
+    fn every_part_of_the_key_changes_the_draws() {
         let first = |key, operation| Draws::new(key, operation).next_u64();
         let base = first(KEY, 0);
         assert_eq!(base, first(KEY, 0));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_entries_have_draws_of_their_own() {
+    fn parts_and_entries_have_different_draws() {
         let mut all = Vec::new();
         for operation in [0, 1] {
             let draws = Draws::new(KEY, operation);
@@ -132,7 +132,7 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        // States that were saved before would give other views.
+        // Otherwise saved states would give other views.
         let first = Draws::new(KEY, 1).of_part("global_0").of_entry(2).next_u64();
         assert_eq!(first, 8_244_211_194_597_625_585);
     }

@@ -1,19 +1,19 @@
-//! What can be wrong with an order or a position in it.
+//! Errors of an order or of a position in it.
 
-/// Why a schedule cannot be made, or a position not be used.
+/// Why a schedule cannot be created, or a position cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// Nobody has this rank.
+    /// The rank does not exist.
     #[error(
         "rank {rank} does not exist in a world of {world_size}; ranks count from 0 and the world size is at least 1"
     )]
     NoSuchRank {
         /// Counted from 0.
         rank: u32,
-        /// How many ranks share the stream.
+        /// The number of ranks that share the stream.
         world_size: u32,
     },
-    /// The dataset has no samples at all.
+    /// The dataset has no samples.
     #[error("the dataset has no samples; check `dataset.path`, `dataset.ids` and `dataset.limit`")]
     NoSamples,
     /// An epoch would be empty.
@@ -21,21 +21,21 @@ pub enum OrderError {
         "an epoch draws nothing: give a dataset that has samples a `repeat` or `weight` above 0"
     )]
     NoDraws,
-    /// Blocks that do not follow each other from the first sample on.
+    /// Blocks are empty, or do not begin with the first sample.
     #[error("the blocks of a dataset are empty, or do not begin with its first sample")]
     NoBlocks,
-    /// `last = "drop"` and no whole global batch.
+    /// `last = "drop"` without a whole global batch.
     #[error(
         "{samples} samples give no batch: with last = \"drop\" an epoch needs {needed} (batch.size {batch_size} × world size {world_size}); lower `batch.size`, or set `batch.last` to \"short\" or \"pad\""
     )]
     NoWholeBatch {
-        /// In an epoch.
+        /// Samples in an epoch.
         samples: u64,
         /// Batch size times world size.
         needed: u64,
         /// Samples per rank.
         batch_size: u32,
-        /// How many ranks share the stream.
+        /// The number of ranks that share the stream.
         world_size: u32,
     },
     /// `last = "short"` and fewer samples than ranks.
@@ -43,35 +43,35 @@ pub enum OrderError {
         "{samples} samples give no batch to some of {world_size} ranks (batch.size {batch_size}, last = \"short\"); use at most {samples} ranks, or set `batch.last = \"pad\"`"
     )]
     FewerSamplesThanRanks {
-        /// In an epoch.
+        /// Samples in an epoch.
         samples: u64,
         /// Samples per rank.
         batch_size: u32,
-        /// How many ranks share the stream.
+        /// The number of ranks that share the stream.
         world_size: u32,
     },
-    /// More than an `index` tensor of i64 can name.
+    /// More samples than an `index` tensor of i64 can number.
     #[error("{samples} samples are more than sample ids can count (2^63 - 1)")]
     TooManySamples {
-        /// In an epoch.
+        /// Samples in an epoch.
         samples: u64,
     },
-    /// A position behind the end of its epoch: it was taken from another dataset.
+    /// A position past the end of its epoch: it comes from another dataset.
     #[error(
-        "the position says {consumed} samples consumed in epoch {epoch}, but an epoch has {samples}: it was saved with another dataset, or other `dataset.ids` or `dataset.limit`"
+        "the position has {consumed} samples consumed in epoch {epoch}, but an epoch has {samples}: it was saved with another dataset, or other `dataset.ids` or `dataset.limit`"
     )]
     BehindTheEpoch {
-        /// The position's.
+        /// The position's samples.
         consumed: u64,
-        /// The position's.
+        /// The position's epoch.
         epoch: u64,
-        /// In an epoch.
+        /// Samples in an epoch.
         samples: u64,
     },
-    /// No stream gets that far.
-    #[error("epoch {epoch} is behind the last possible one, {}", MAX_EPOCH)]
+    /// The epoch is past the last possible one.
+    #[error("epoch {epoch} is past the last possible one, {}", MAX_EPOCH)]
     EpochTooLarge {
-        /// The position's.
+        /// The position's epoch.
         epoch: u64,
     },
 }

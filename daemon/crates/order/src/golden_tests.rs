@@ -1,16 +1,13 @@
-//! Digests of what the order gave when [`STREAM_VERSION`] was last raised.
+//! Digests of the orders at the last change of [`STREAM_VERSION`].
 //!
-//! A state that a trainer saved names the stream version; if the same version gave another order, resuming would
-//! repeat and omit samples without a word. So a change of any digest here must raise the version.
-
-use std::num::NonZeroU32;
+//! A saved state contains the stream version; if the same version gave another order, resuming would silently repeat
+//! and omit samples. So a change of any digest here must raise the version.
 
 use forebay_protocol::ids::SampleId;
 
 use super::*;
-use forebay_config::{BatchConfig, Last, OrderConfig, Shuffle};
 
-/// BLAKE3 over little-endian words, in short.
+/// BLAKE3 over little-endian words, shortened.
 fn digest(words: impl Iterator<Item = u64>) -> String {
     let mut hasher = blake3::Hasher::new();
     for word in words {
@@ -37,16 +34,10 @@ fn orders_are_pinned() {
         (1_000_000_000, u64::MAX, 1, "d893d6c4a8f4816e19b268918943c1cd"),
     ];
     for (samples, seed, epoch, pinned) in cases {
-        let order = OrderConfig {
-            seed,
-            shuffle: Shuffle::Exact,
-            blocks: None,
-            epochs: None,
-            samples_per_epoch: None,
-            weights: None,
-        };
-        let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
-        let order = Schedule::new(samples, &order, &batch, 0, 1).unwrap().epoch(epoch);
+        let dealing =
+            Dealing { seed, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
+
+        let order = Schedule::new(samples, dealing, 0, 1).unwrap().epoch(epoch);
         let ids = (0..samples.min(10_000)).map(|position| order.sample_at(position).0);
         let what = format!("the order of {samples} samples, seed {seed}, epoch {epoch}");
         assert_pinned(&what, &digest(ids), pinned);
@@ -120,17 +111,11 @@ fn draws_by_weight_are_pinned() {
 
 /// Samples and passes of the first positions of an epoch.
 fn drawn(selection: Selection, epoch: u64) -> impl Iterator<Item = u64> {
-    let order = OrderConfig {
-        seed: 17,
-        shuffle: Shuffle::Exact,
-        blocks: None,
-        epochs: None,
-        samples_per_epoch: None,
-        weights: None,
-    };
-    let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
+    let dealing =
+        Dealing { seed: 17, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
+
     let draws = selection.draws_per_epoch();
-    let order = Schedule::of(selection, &order, &batch, 0, 1).unwrap().epoch(epoch);
+    let order = Schedule::of(selection, dealing, 0, 1).unwrap().epoch(epoch);
     (0..draws.min(10_000)).flat_map(move |position| {
         let drawn = order.draw_at(position);
         [drawn.sample.0, drawn.pass]

@@ -1,15 +1,17 @@
-//! Turns a position into sample ids: a pure function, in constant time and memory; with blocks, both grow with their
+//! Maps a position to sample ids: a pure function, in constant time and memory; with blocks, both grow with their
 //! number.
 //!
-//! [`Schedule`] cuts an epoch's positions into batches and deals them to ranks; [`Selection`] says what the positions
-//! draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight ([`Weighted`]);
-//! [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one; [`Draws`] feeds the augmentations. Nothing here
-//! reads a clock, a thread count or a file, and nothing remembers what was delivered.
+//! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
+//! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight
+//! ([`Weighted`]); [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
+//! what was delivered.
 
 #![forbid(unsafe_code)]
 
 mod blocks;
 mod counts;
+mod dealing;
 mod draw;
 mod error;
 mod mixture;
@@ -25,6 +27,7 @@ mod golden_tests;
 
 pub use blocks::Blocks;
 pub use counts::{draws_of_repeat, draws_of_weights};
+pub use dealing::{Dealing, Last};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
 pub use mixture::{Mixture, MixturePart};
@@ -35,22 +38,22 @@ pub use substitute::{SUBSTITUTE_DRAWS, substitute};
 pub use weighted::Weighted;
 
 /// Raised whenever order, draws or pixels change for the same input: a state that was saved under another version is
-/// refused. The golden digests beside this module (order and draws) and in the operations (pixels) force it.
+/// refused. The golden digests in this crate (order and draws) and in the operations (pixels) enforce it.
 pub const STREAM_VERSION: u32 = 1;
 
-/// What draws are for besides the operations of a stream, which count from 0.
+/// Purposes of draws besides the operations of a stream, which count from 0.
 mod purpose {
     /// The round keys or the table of an epoch's permutation.
     pub(super) const PERMUTATION: u64 = u64::MAX;
-    /// The first of sixteen, one an attempt.
+    /// The first of sixteen, one per attempt.
     pub(super) const SUBSTITUTE_FIRST: u64 = u64::MAX - 16;
-    /// Which rows of a block of a mixture are whose.
+    /// The assignment of a mixture block's rows to datasets.
     pub(super) const MIXTURE_BLOCK: u64 = u64::MAX - 17;
     /// The seed of a dataset's permutations in a mixture.
     pub(super) const MIXTURE_PART: u64 = u64::MAX - 18;
     /// A draw by weight.
     pub(super) const WEIGHTED: u64 = u64::MAX - 19;
-    /// Likewise as [`MIXTURE_BLOCK`], behind a change of weights within an epoch.
+    /// As [`MIXTURE_BLOCK`], after a change of weights within an epoch.
     pub(super) const MIXTURE_LATER_BLOCK: u64 = u64::MAX - 20;
     /// The order within some blocks of a dataset.
     pub(super) const BLOCK_GROUP: u64 = u64::MAX - 23;

@@ -1,12 +1,12 @@
 //! Several datasets in one epoch, each with an exact count of draws.
 //!
-//! An epoch is cut into blocks of [`BLOCK`] positions. Each block holds of every dataset what its share of the epoch
-//! says, rounded, so that any stretch of an epoch has the mixture's proportions; within a block a keyed permutation
-//! says which row is whose. The draws of one dataset, counted over all epochs, walk through its own permutations: draw
-//! *g* is place *g* mod samples of pass *g* div samples, whatever is drawn of others. So nothing is lost where an epoch
-//! ends within a pass, and an epoch's dropped positions are counted like any other.
+//! An epoch is divided into blocks of [`BLOCK`] positions. Each block has every dataset's share of the epoch, rounded,
+//! so that any part of an epoch has the mixture's proportions; within a block a keyed permutation assigns rows to
+//! datasets. The draws of one dataset, counted over all epochs, follow its own permutations: draw *g* is place *g* mod
+//! samples of pass *g* div samples, independent of the other datasets. So nothing is lost if an epoch ends within a
+//! pass, and an epoch's dropped positions are counted like any other.
 //!
-//! Where weights change at a position, an epoch is cut there and each piece is a small epoch of its own; see
+//! If weights change at a position, an epoch is divided there and each piece is treated as a small epoch; see
 //! [`pieces`](super::pieces).
 
 use std::cell::RefCell;
@@ -22,26 +22,26 @@ use super::pieces::{Piece, WeightChange, of_changes};
 use super::purpose;
 use super::substitute::substitute;
 
-/// The positions among which rows are shuffled. A pass of a dataset begins within a block after the one before has
-/// ended, and both may be in it.
+/// The number of positions that are shuffled together. A pass of a dataset begins within a block after the previous one
+/// has ended, and both may be in it.
 const BLOCK: u64 = 1024;
 
-/// How much of one dataset an epoch holds.
+/// The share of one dataset in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixturePart {
     /// The dataset's samples.
     pub samples: u64,
-    /// How many of an epoch's positions are its own.
+    /// The number of its positions in an epoch.
     pub draws: u64,
 }
 
-/// Datasets in an order that counts, and the draws of each in an epoch. Samples are numbered over all datasets.
+/// Datasets in a fixed order, and the draws of each in an epoch. Samples are numbered over all datasets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mixture {
     /// The number of each dataset's first sample; one more at the end.
     first_samples: Vec<u64>,
     draws_per_epoch: u64,
-    /// By their places. The first begins with the run, the last one goes on in all later epochs.
+    /// In order. The first begins with the run, the last one continues in all later epochs.
     pieces: Vec<Piece>,
 }
 
@@ -49,7 +49,7 @@ impl Mixture {
     /// A mixture of these datasets, the same in every epoch.
     ///
     /// # Errors
-    /// Draws of a dataset without samples, no draws at all, or more samples or draws than can be counted.
+    /// A dataset without samples has draws, there are no draws at all, or more samples or draws than can be counted.
     pub fn new(parts: &[MixturePart]) -> Result<Self, OrderError> {
         let draws: Vec<u64> = parts.iter().map(|part| part.draws).collect();
         let samples: Vec<u64> = parts.iter().map(|part| part.samples).collect();
@@ -57,11 +57,11 @@ impl Mixture {
         Self::of(&samples, draws_per_epoch, vec![Piece::first(&draws)])
     }
 
-    /// A mixture of datasets of so many samples, whose weights change at positions.
+    /// A mixture of datasets with these numbers of samples, whose weights change at positions.
     ///
     /// # Errors
-    /// As [`new`](Self::new); weights that are negative or no numbers, or of which none is above 0; changes that do not
-    /// begin at 0 or do not rise.
+    /// As [`new`](Self::new); weights are negative or NaN, or none is above 0; changes do not begin at 0 or do not
+    /// increase.
     pub fn with_changes(
         samples: &[u64],
         draws_per_epoch: u64,
@@ -100,14 +100,14 @@ impl Mixture {
     /// The dataset that a sample belongs to.
     ///
     /// # Panics
-    /// When there is no such sample.
+    /// The sample does not exist.
     pub fn part_of(&self, sample: SampleId) -> usize {
         let part = self.first_samples.partition_point(|first| *first <= sample.0) - 1;
         assert!(part < self.parts(), "sample {} of {:?}", sample.0, self.first_samples);
         part
     }
 
-    /// As [`substitute()`], of the bad sample's own dataset.
+    /// As [`substitute()`], from the bad sample's dataset.
     pub(super) fn substitute(
         &self,
         seed: u64,
@@ -127,7 +127,7 @@ impl Mixture {
         Some(SampleId(other?.0 + first))
     }
 
-    /// The pieces of an epoch. The first of them may have begun in an earlier one.
+    /// The pieces of an epoch. The first may have begun in an earlier epoch.
     fn pieces_of(&self, epoch: u64) -> Range<usize> {
         let first = self.pieces.partition_point(|piece| (piece.epoch, piece.start) <= (epoch, 0));
         let end = self.pieces.partition_point(|piece| piece.epoch <= epoch);
@@ -136,8 +136,7 @@ impl Mixture {
 }
 
 impl Piece {
-    /// The dataset whose a position of the piece is, and how many positions of the piece before it are that dataset's in
-    /// the order in which it is walked through.
+    /// The dataset of a position of the piece, and the number of that dataset's draws that precede it in the piece.
     fn place(&self, seed: u64, epoch: u64, position: u64) -> (usize, u64) {
         if self.parts() == 1 {
             return (0, position);
@@ -145,7 +144,8 @@ impl Piece {
         let (block, offset) = (position / BLOCK, position % BLOCK);
         let start = block * BLOCK;
         let end = (start + BLOCK).min(self.length());
-        // Blocks of a later piece of the epoch are named by where they begin: their numbers are those of the first.
+        // Blocks of a later piece of the epoch are keyed by their start: their numbers would repeat those of the first
+        // piece.
         let (block, purpose) = match self.start {
             0 => (block, purpose::MIXTURE_BLOCK),
             first => (first + start, purpose::MIXTURE_LATER_BLOCK),
@@ -157,8 +157,8 @@ impl Piece {
 
     /// Finds the `offset`-th of the positions from `start` to `end`, which are sorted by dataset.
     ///
-    /// The datasets are halved until one is left. Of the first *n* positions of a group of datasets, ⌊n·L/T⌋ are those
-    /// of its first half, which has L of the group's T draws; the others are the second half's. Both counts only grow
+    /// The datasets are halved until one is left. Of the first *n* positions of a group of datasets, ⌊n·L/T⌋ belong to
+    /// its first half, which has L of the group's T draws; the others belong to the second half. Both counts only grow
     /// with *n*, and are exact at the piece's end.
     fn descend(&self, mut start: u64, mut end: u64, mut offset: u64) -> (usize, u64) {
         let (mut first, mut last) = (0, self.parts());
@@ -178,7 +178,7 @@ impl Piece {
         (first, start + offset)
     }
 
-    /// As [`place`](Self::place) where nothing is shuffled: one dataset after the other.
+    /// As [`place`](Self::place), without a shuffle: one dataset after the other.
     fn place_in_turn(&self, position: u64) -> (usize, u64) {
         // A dataset without draws begins where the next one does.
         let part = self.first_draws.partition_point(|first| *first <= position) - 1;
@@ -205,8 +205,8 @@ fn share(count: u64, part: u64, whole: u64) -> u64 {
     (u128::from(count) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
-/// The seed of a dataset's permutations. That of the first is the stream's, so a mixture of one dataset has the order
-/// of that dataset alone; others have their own, so that datasets of one size are not walked through in step.
+/// The seed of a dataset's permutations. The first dataset's is the stream's seed, so a mixture of one dataset has the
+/// order of that dataset; the others differ, so that datasets of one size have different orders.
 fn part_seed(seed: u64, part: usize) -> u64 {
     if part == 0 {
         return seed;
@@ -222,11 +222,11 @@ pub(super) struct MixedEpoch {
     seed: u64,
     epoch: u64,
     shuffle: bool,
-    /// One a dataset.
+    /// One per dataset.
     walks: Vec<Walk>,
     /// The mixture's pieces in this epoch.
     pieces: Range<usize>,
-    /// Pass and place of each dataset where each piece of the epoch begins.
+    /// Pass and place of each dataset at the start of each piece of the epoch.
     begins: Vec<Vec<(u64, u64)>>,
 }
 
@@ -234,7 +234,7 @@ pub(super) struct MixedEpoch {
 #[derive(Debug, Clone)]
 struct Walk {
     seed: u64,
-    /// The tables of the passes asked for last, which would take long to draw anew.
+    /// The tables of the last two requested passes, which are slow to draw.
     tables: RefCell<[Option<(u64, Permutation)>; 2]>,
 }
 
@@ -243,10 +243,7 @@ impl MixedEpoch {
         let begin_of = |piece: &Piece, part: usize| {
             let samples = u128::from(mixture.samples(part).max(1));
             let before = piece.drawn_before(part, epoch);
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "a key: what it wraps to is as good"
-            )]
+            #[expect(clippy::cast_possible_truncation, reason = "a key: any value will do")]
             let pass = (before / samples) as u64;
             #[expect(clippy::cast_possible_truncation, reason = "below the samples")]
             let place = (before % samples) as u64;
@@ -263,7 +260,7 @@ impl MixedEpoch {
 
     pub(super) fn draw_at(&self, position: u64) -> Drawn {
         let pieces = &self.mixture.pieces[self.pieces.clone()];
-        // The first may have begun in an earlier epoch: it begins at this one's start, too.
+        // The first piece is not compared: it applies from this epoch's start, even if it began in an earlier epoch.
         let number = pieces[1..].partition_point(|piece| piece.start <= position);
         let piece = &pieces[number];
         let within = position - piece.start;
@@ -286,7 +283,7 @@ impl Walk {
         if samples > TABLE_SAMPLES {
             return made().at(place);
         }
-        // A block has rows of two passes of all but tiny datasets, whose tables are drawn in microseconds.
+        // Except for tiny datasets, whose tables are drawn in microseconds, a block has rows of at most two passes.
         let mut tables = self.tables.borrow_mut();
         let [table, other] = &mut *tables;
         if table.as_ref().is_none_or(|(known, _)| *known != pass) {

@@ -1,4 +1,4 @@
-//! Counts are exact, every pass has each sample once, and nothing is lost where an epoch ends.
+//! Counts are exact, every pass has each sample once, and nothing is lost at an epoch's end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,7 @@ proptest! {
                 ids.sort_unstable();
                 ids.dedup();
                 prop_assert_eq!(ids.len() as u64, count, "a sample twice in a pass");
-                // All of it, but where the first epoch begins and the last one ends.
+                // All of it, except at the start of the first epoch and the end of the last one.
                 let pass_begin = (pass * samples).max(begin);
                 let pass_end = ((pass + 1) * samples).min(end);
                 prop_assert_eq!(count, pass_end - pass_begin);
@@ -81,8 +81,8 @@ proptest! {
         }
     }
 
-    /// Of any stretch of an epoch a dataset has its share, but for the rounding of each halving and the shuffle of the
-    /// block at either end.
+    /// In any part of an epoch a dataset has its share, up to the rounding of each halving and the shuffle of the
+    /// blocks at both ends.
     #[test]
     fn every_block_has_the_proportions_of_the_epoch(
         parts in prop::collection::vec((50u64..300, 0u64..20_000), 1..9),
@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn a_mixture_of_one_dataset_has_its_order() {
+fn mixture_of_one_dataset_has_its_order() {
     for samples in [1, 10, 5000, TABLE_SAMPLES + 1] {
         let mixture = mixture(&[(samples, samples)]);
         for number in [0, 1, 7] {
@@ -129,13 +129,13 @@ fn two_and_a_half_repeats_are_two_and_half_of_the_samples_a_third_time() {
     for (of, expected) in [(2, 20), (3, 20)] {
         assert_eq!(times[0].iter().filter(|times| **times == of).count(), expected);
     }
-    // The second epoch begins with the half that is left.
+    // The second epoch begins with the remaining half.
     assert!(times[0].iter().zip(&times[1]).all(|(first, second)| first + second == 5));
 }
 
-/// The samples of a dataset come as they would come from it alone, whatever else is drawn, but for the shuffle of blocks.
+/// The samples of a dataset are in the same order as without other datasets, except for the shuffle of blocks.
 #[test]
-fn a_dataset_walks_through_its_own_passes() {
+fn dataset_follows_its_own_passes() {
     let (small, large) = (mixture(&[(100, 40), (7, 3)]), mixture(&[(100, 40), (5000, 30_000)]));
     for number in 0..5 {
         let of_first = |mixture| {
@@ -146,7 +146,7 @@ fn a_dataset_walks_through_its_own_passes() {
         };
         assert_eq!(of_first(&small), of_first(&large));
     }
-    // Passes begin in their order: those that are in one block are neighbours.
+    // Passes begin in order: several passes in one block are consecutive.
     let drawn = epoch(&mixture(&[(5_000, 20_000), (100, 10_000)]), 1, 0, true);
     let passes: Vec<_> = drawn.iter().filter(|(part, ..)| *part == 0).map(|(.., p)| *p).collect();
     let block = usize::try_from(BLOCK).unwrap();
@@ -154,13 +154,13 @@ fn a_dataset_walks_through_its_own_passes() {
 }
 
 #[test]
-fn without_a_shuffle_one_dataset_follows_the_other() {
+fn without_shuffle_datasets_are_consecutive() {
     let drawn = epoch(&mixture(&[(3, 4), (5, 0), (0, 0), (2, 2)]), 1, 1, false);
     assert_eq!(drawn, [(0, 1, 1), (0, 2, 1), (0, 0, 2), (0, 1, 2), (3, 0, 1), (3, 1, 1)]);
 }
 
 #[test]
-fn epochs_seeds_and_datasets_have_orders_of_their_own() {
+fn orders_differ_between_epochs_seeds_and_datasets() {
     let mixture = mixture(&[(3000, 3000), (3000, 3000)]);
     let base = epoch(&mixture, 1, 0, true);
     assert_eq!(base, epoch(&mixture, 1, 0, true));
@@ -170,7 +170,7 @@ fn epochs_seeds_and_datasets_have_orders_of_their_own() {
         assert_ne!(base, other);
         assert_ne!(whose(&base), whose(&other));
     }
-    // The samples of two datasets of one size in the same block are others.
+    // The samples of two datasets of one size in the same block differ.
     let block = usize::try_from(BLOCK).unwrap();
     let of = |part: usize| -> BTreeSet<u64> {
         base[..block].iter().filter(|drawn| drawn.0 == part).map(|drawn| drawn.1).collect()
@@ -179,7 +179,7 @@ fn epochs_seeds_and_datasets_have_orders_of_their_own() {
     assert!(same < 200, "{same} of 512 in step");
 }
 
-/// A row of a block is any dataset's, as often as its share says.
+/// A row of a block belongs to any dataset, as often as its share requires.
 #[test]
 fn rows_do_not_follow_datasets() {
     let mixture = mixture(&[(100, 32 * 1024), (100, 32 * 1024)]);
@@ -198,7 +198,7 @@ fn rows_do_not_follow_datasets() {
 }
 
 #[test]
-fn substitutes_are_of_the_same_dataset() {
+fn substitutes_come_from_the_same_dataset() {
     let mixture = mixture(&[(3, 3), (4, 9), (1, 5)]);
     let mut seen = [0; 8];
     for pass in 0..50 {
@@ -211,7 +211,7 @@ fn substitutes_are_of_the_same_dataset() {
 }
 
 #[test]
-fn mixtures_that_draw_nothing_are_refused() {
+fn mixtures_without_draws_are_refused() {
     assert_eq!(Mixture::new(&[]), Err(OrderError::NoDraws));
     assert_eq!(Mixture::new(&[part(5, 0)]), Err(OrderError::NoDraws));
     assert_eq!(Mixture::new(&[part(5, 5), part(0, 1)]), Err(OrderError::NoDraws));

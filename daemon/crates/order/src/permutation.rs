@@ -1,17 +1,18 @@
 //! The keyed permutation that shuffles an epoch.
 //!
-//! Up to [`TABLE_SAMPLES`] samples it is a table, drawn by Fisher and Yates' shuffle without bias. Above that a table would grow with the count, so it is a balanced Feistel network over the smallest even
-//! number of bits that holds the count, walked until it lands below the count (Black and Rogaway, "Ciphers with
-//! arbitrary finite domains", 2002). Either way it is a pure function of (samples, seed, epoch), in integers only.
+//! Up to [`TABLE_SAMPLES`] samples it is a table, drawn by the Fisher–Yates shuffle without bias. For more samples it
+//! is a balanced Feistel network over the smallest number of bits for the count, since a table would grow with the
+//! count; it is iterated until the value is below the count (Black and Rogaway, "Ciphers with arbitrary finite
+//! domains", 2002). Either way it is a pure function of (samples, seed, epoch), in integers only.
 //!
-//! It shuffles; it is no cipher and keeps no secret.
+//! It shuffles; it is not a cipher and has no secret.
 
 use std::sync::Arc;
 
 use super::draw::{DrawKey, Draws, mix};
 use super::purpose;
 
-/// Up to so many samples the permutation is a table of two bytes a sample.
+/// Up to this number of samples the permutation is a table of two bytes per sample.
 pub(super) const TABLE_SAMPLES: u64 = 65_536;
 
 /// Luby and Rackoff need four rounds for ideal round functions; eight or more hide the small halves (Patarin, 2010),
@@ -23,7 +24,7 @@ const FEISTEL_ROUNDS: usize = 10;
 pub(super) enum Permutation {
     /// Shared, so that a clone is cheap.
     Table(Arc<[u16]>),
-    /// Computed anew for every position.
+    /// Computed for every position.
     Feistel(Feistel),
 }
 
@@ -34,7 +35,7 @@ impl Permutation {
         Self::drawn(samples, Draws::new(key, purpose::PERMUTATION))
     }
 
-    /// The permutation that these draws give.
+    /// The permutation from these draws.
     pub(super) fn drawn(samples: u64, draws: Draws) -> Self {
         if samples <= TABLE_SAMPLES {
             Self::Table(shuffled_table(samples, draws))
@@ -63,7 +64,7 @@ fn shuffled_table(samples: u64, mut draws: Draws) -> Arc<[u16]> {
     table.into()
 }
 
-/// A balanced Feistel network with cycle walking; its whole state is these few words.
+/// A balanced Feistel network with cycle walking; these few words are its whole state.
 #[derive(Debug, Clone)]
 pub(super) struct Feistel {
     samples: u64,
@@ -81,9 +82,8 @@ impl Feistel {
         }
     }
 
-    /// The network permutes 0..2^bits, which is less than four times the count. Walking from a position below the
-    /// count along its cycle must come below the count again (at the latest back at the start), and does so
-    /// after fewer than four steps on average.
+    /// The network permutes 0..2^bits, which is less than four times the count. Iterating it from a position below the
+    /// count leads below the count again (at the latest back at the start), after fewer than four steps on average.
     pub(super) fn at(&self, position: u64) -> u64 {
         let mut value = self.network(position);
         while value >= self.samples {

@@ -1,7 +1,7 @@
-//! The permutation is a bijection and, as far as chi-squared tests see, a uniform one.
+//! The permutation is a bijection and, as far as chi-squared tests show, a uniform one.
 //!
-//! All seeds are fixed, so a statistic is one number for ever. A test fails beyond five standard deviations of its
-//! statistic: a structural fault (too few rounds, a constant round key) lies hundreds away.
+//! All seeds are fixed, so each statistic is a constant. A test fails if its statistic deviates by more than five
+//! standard deviations: a structural fault (too few rounds, a constant round key) deviates by hundreds.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn assert_bijective(permutation: &Permutation, samples: u64) {
     }
 }
 
-/// How many standard deviations Pearson's statistic of `counts` lies above its mean under uniformity.
+/// By how many standard deviations Pearson's statistic of `counts` exceeds its mean under uniformity.
 #[expect(clippy::cast_precision_loss, reason = "a statistic")]
 pub(crate) fn chi_squared_deviations(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
@@ -29,7 +29,7 @@ pub(crate) fn chi_squared_deviations(counts: &[u64]) -> f64 {
     chi_squared_deviations_of(&pairs)
 }
 
-/// The same for counts beside what is expected of each.
+/// As [`chi_squared_deviations`], for counts with their expected values.
 #[expect(clippy::cast_precision_loss, reason = "a statistic")]
 pub(crate) fn chi_squared_deviations_of(counts: &[(f64, f64)]) -> f64 {
     let statistic: f64 =
@@ -91,7 +91,7 @@ fn the_largest_counts_stay_in_range() {
 }
 
 #[test]
-fn a_billion_samples_need_no_more_memory_than_a_hundred_thousand() {
+fn memory_does_not_grow_with_the_number_of_samples() {
     let Permutation::Feistel(large) = Permutation::new(1_000_000_000, 0, 0) else {
         panic!("a table of a billion samples");
     };
@@ -102,7 +102,7 @@ fn a_billion_samples_need_no_more_memory_than_a_hundred_thousand() {
 
 /// Every position of a few thousand epochs gets every region of the dataset equally often.
 #[test]
-fn a_position_gets_every_id_equally_often() {
+fn position_gets_every_id_equally_often() {
     type Make = fn(u64, u64, u64) -> Permutation;
     let cases: [(&str, u64, u64, Make); 3] = [
         ("table", 50, 5_000, Permutation::new),
@@ -174,9 +174,9 @@ fn epochs_and_seeds_are_independent() {
     }
 }
 
-/// A uniform permutation has one fixed point on average, whatever its size.
+/// A uniform permutation has one fixed point on average, regardless of its size.
 #[test]
-fn fixed_points_are_as_frequent_as_chance_has_them() {
+fn fixed_points_are_as_frequent_as_expected() {
     for samples in [1_000, 70_000] {
         let epochs = if samples > TABLE_SAMPLES { 20 } else { 500 };
         let fixed_points: usize = (0..epochs)

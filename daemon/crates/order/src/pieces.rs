@@ -1,8 +1,8 @@
-//! What is drawn of each dataset of a mixture, where weights change at positions.
+//! The draws of each dataset of a mixture whose weights change at positions.
 //!
-//! Positions count over all epochs from the run's start. Each epoch is cut where weights change; a piece has exact counts
-//! of its own, as an epoch has. Epochs without a change between two changes are one piece that comes again, so there are
-//! at most three for each change, and how much was drawn of a dataset before an epoch follows from one of them.
+//! Positions count over all epochs from the run's start. Each epoch is divided where weights change; a piece has exact
+//! counts, like an epoch. Whole epochs between two changes are one piece that repeats, so there are at most three per
+//! change, and the draws of a dataset before an epoch follow from one of them.
 
 use super::counts::draws_of_weights;
 
@@ -11,26 +11,25 @@ use super::counts::draws_of_weights;
 pub struct WeightChange {
     /// The first position, counted over all epochs.
     pub from: u64,
-    /// One a dataset.
+    /// One per dataset.
     pub weights: Vec<f64>,
 }
 
-/// What is drawn of each dataset in a part of an epoch. A piece that is a whole epoch comes again until the next one
-/// begins.
+/// The draws of each dataset in a part of an epoch. A piece that is a whole epoch repeats until the next one begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The first epoch that has it.
+    /// The first epoch that has the piece.
     pub(super) epoch: u64,
-    /// Where it begins there.
+    /// Its start in that epoch.
     pub(super) start: u64,
-    /// Its draws of all datasets before each; one more at the end.
+    /// By dataset: the sum of the piece's draws from all datasets before it; at the end the total.
     pub(super) first_draws: Vec<u64>,
-    /// The draws of each dataset before it.
+    /// The draws of each dataset before the piece.
     before: Vec<u128>,
 }
 
 impl Piece {
-    /// One that has so many draws of each dataset in every epoch.
+    /// A piece with these draws of each dataset in every epoch.
     pub(super) fn first(draws: &[u64]) -> Self {
         Self::new(0, 0, draws, vec![0; draws.len()])
     }
@@ -44,29 +43,29 @@ impl Piece {
         Self { epoch, start, first_draws, before }
     }
 
-    /// How many datasets there are.
+    /// The number of datasets.
     pub(super) const fn parts(&self) -> usize {
         self.before.len()
     }
 
-    /// Its positions.
+    /// The number of its positions.
     pub(super) fn length(&self) -> u64 {
         self.first_draws[self.parts()]
     }
 
-    /// Its draws of a dataset.
+    /// The number of its draws of a dataset.
     pub(super) fn draws(&self, part: usize) -> u64 {
         self.first_draws[part + 1] - self.first_draws[part]
     }
 
-    /// The draws of a dataset before this piece of an epoch that has it.
+    /// The draws of a dataset before this piece, in an epoch that has the piece.
     pub(super) fn drawn_before(&self, part: usize, epoch: u64) -> u128 {
         self.before[part] + u128::from(epoch - self.epoch) * u128::from(self.draws(part))
     }
 }
 
-/// The pieces of epochs of so many draws. `None`: the changes do not begin at 0 or do not rise, or weights cannot divide
-/// anything.
+/// The pieces of epochs with this number of draws. `None`: the changes do not begin at 0 or do not increase, or the
+/// weights cannot divide the draws.
 pub(super) fn of_changes(draws_per_epoch: u64, changes: &[WeightChange]) -> Option<Vec<Piece>> {
     let rise = changes.windows(2).all(|pair| pair[0].from < pair[1].from);
     let parts = changes.first().filter(|change| change.from == 0)?.weights.len();
@@ -88,7 +87,7 @@ pub(super) fn of_changes(draws_per_epoch: u64, changes: &[WeightChange]) -> Opti
             if is_epoch && until.is_none() {
                 break;
             }
-            // Whole epochs that follow one another are one piece.
+            // Consecutive whole epochs are one piece.
             let times = if is_epoch { left / length } else { 1 };
             for (before, draws) in before.iter_mut().zip(&draws) {
                 *before += u128::from(times) * u128::from(*draws);

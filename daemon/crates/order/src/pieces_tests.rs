@@ -1,4 +1,5 @@
-//! Counts of each piece are exact, every dataset goes on where it was, and epochs before a change are as without it.
+//! Counts of each piece are exact, every dataset continues across changes, and epochs before a change do not depend on
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use super::*;
 use crate::error::OrderError;
 use crate::mixture::{MixedEpoch, Mixture, MixturePart};
 
-/// The weights of datasets by the positions from which they hold.
+/// The weights of datasets by the positions from which they apply.
 type Changes = Vec<(u64, Vec<f64>)>;
 
 fn changing(samples: &[u64], epoch: u64, changes: &Changes) -> Result<Arc<Mixture>, OrderError> {
@@ -19,7 +20,7 @@ fn changing(samples: &[u64], epoch: u64, changes: &Changes) -> Result<Arc<Mixtur
     Mixture::with_changes(samples, epoch, &changes).map(Arc::new)
 }
 
-/// Each position's dataset, sample within it, and pass, over so many epochs.
+/// Each position's dataset, sample within it, and pass, over this number of epochs.
 fn drawn(
     mixture: &Arc<Mixture>,
     samples: &[u64],
@@ -72,7 +73,7 @@ proptest! {
         const EPOCHS: u64 = 5;
         let mixture = changing(&samples, epoch, &changes).unwrap();
         let all = drawn(&mixture, &samples, EPOCHS, shuffle);
-        // Cut where an epoch begins, and where weights change.
+        // Divided at epoch borders, and at changes of weights.
         let mut cuts: Vec<u64> = (0..=EPOCHS).map(|number| number * epoch).collect();
         cuts.extend(changes.iter().map(|(from, _)| *from));
         cuts.sort_unstable();
@@ -100,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn one_list_of_weights_is_what_it_was() {
+fn single_list_of_weights_keeps_its_order() {
     let (samples, weights) = ([900, 70, 3000], vec![0.5, 3.0, 1.0]);
     let draws = draws_of_weights(5000, &weights).unwrap();
     let parts =
@@ -110,7 +111,7 @@ fn one_list_of_weights_is_what_it_was() {
 }
 
 #[test]
-fn epochs_before_a_change_are_as_without_it() {
+fn epochs_before_a_change_do_not_depend_on_it() {
     let samples = [900, 70, 300];
     let plain: Changes = vec![(0, vec![3.0, 1.0, 1.0]), (700, vec![1.0, 1.0, 1.0])];
     let mut more = plain.clone();
@@ -122,9 +123,9 @@ fn epochs_before_a_change_are_as_without_it() {
     assert!(more[4000..].iter().all(|drawn| drawn.0 != 0));
 }
 
-/// Blocks on either side of a change are shuffled by themselves, also where both begin at the same number.
+/// Blocks on either side of a change are shuffled separately, even if both begin at the same number.
 #[test]
-fn rows_of_a_later_piece_do_not_repeat_those_of_the_first() {
+fn rows_of_a_later_piece_do_not_repeat_the_first_piece() {
     let changes = vec![(0, vec![1.0, 1.0]), (1024, vec![2.0, 2.0])];
     let mixture = changing(&[50, 50], 2048, &changes).unwrap();
     let drawn = drawn(&mixture, &[50, 50], 1, true);
@@ -135,7 +136,7 @@ fn rows_of_a_later_piece_do_not_repeat_those_of_the_first() {
 }
 
 #[test]
-fn changes_that_cannot_be_are_refused() {
+fn invalid_changes_are_refused() {
     let weights = || vec![1.0, 1.0];
     for changes in [
         vec![],
@@ -147,11 +148,11 @@ fn changes_that_cannot_be_are_refused() {
     ] {
         assert_eq!(changing(&[5, 5], 100, &changes), Err(OrderError::NoDraws), "{changes:?}");
     }
-    // A dataset without samples has to be left alone by every piece.
+    // No piece may draw from a dataset without samples.
     let changes = vec![(0, vec![1.0, 0.0]), (150, vec![1.0, 1.0])];
     assert_eq!(changing(&[5, 0], 100, &changes), Err(OrderError::NoDraws));
     assert!(changing(&[5, 0], 100, &vec![(0, vec![1.0, 0.0])]).is_ok());
-    // Nor does the last possible position overflow.
+    // The last possible position does not overflow, either.
     let huge = i64::MAX as u64;
     let changes = vec![(0, weights()), (huge - 1, weights()), (huge, weights())];
     for epoch in [1, 3, huge] {

@@ -1,24 +1,24 @@
-//! Cuts the positions of an epoch into global batches and deals each to the ranks.
+//! Divides the positions of an epoch into global batches and distributes each to the ranks.
 //!
 //! A global batch is world size × batch size consecutive positions; rank *r* takes rows [*r·B*, (*r+1*)·*B*). The order
-//! of an epoch knows neither batch nor world size, so a position that was reached with one of them can be continued
-//! with another: batches are then cut from that position onward. Only what is left at the epoch's end, less than a
-//! global batch, is treated by `batch.last`.
+//! of an epoch depends on neither batch nor world size, so a position that was reached with one of them can be
+//! continued with another: batches are then formed from that position on. `batch.last` applies only to the rest at the
+//! epoch's end, less than a global batch.
 //!
-//! A schedule is immutable and remembers no position; the session does.
+//! A schedule is immutable and stores no position; the session does.
 
 use std::sync::Arc;
 
 use forebay_protocol::ids::{Position, SampleId};
 
 use super::blocks::BlockEpoch;
+use super::dealing::{Dealing, Last};
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
 use super::selection::Selection;
 use super::weighted::Weighted;
-use forebay_config::{BatchConfig, Last, OrderConfig, Shuffle};
 
 /// The batches of one rank of one stream.
 #[derive(Debug, Clone)]
@@ -26,22 +26,20 @@ pub struct Schedule {
     selection: Selection,
     /// The positions of an epoch.
     samples: u64,
-    order: OrderConfig,
-    last: Last,
-    batch_size: u32,
+    dealing: Dealing,
     rank: u32,
     world_size: u32,
     /// Batch size × world size.
     global_batch: u64,
 }
 
-/// One batch of one rank, as the schedule has it; nothing is fetched yet.
+/// One batch of one rank as planned; nothing is fetched yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedBatch {
     /// The epoch it belongs to.
     pub epoch: u64,
-    /// What it consists of. Empty when this rank's share of a short global batch is: nothing is delivered then, and
-    /// the epoch goes on at [`position_after`](Self::position_after).
+    /// Its rows. Empty if this rank's share of a short global batch is empty: nothing is delivered then, and the epoch
+    /// continues at [`position_after`](Self::position_after).
     pub rows: Rows,
     /// The stream's position once every rank has consumed its part: (epoch + 1, 0) after the epoch's last global
     /// batch, the same on every rank.
@@ -59,7 +57,7 @@ pub struct Rows {
     first_position: u64,
     valid: u32,
     padding: u32,
-    /// Padding repeats the epoch's positions from this one on, around its end.
+    /// Padding repeats the epoch's positions from this one on, wrapping at its end.
     first_padding_position: u64,
     samples: u64,
 }
@@ -67,20 +65,20 @@ pub struct Rows {
 /// One row of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRow {
-    /// The place in the epoch, below its samples; of padding: the place that it repeats.
+    /// The position in the epoch, below its number of samples; for padding: the repeated position.
     pub position: u64,
-    /// The sample at that place.
+    /// The sample at that position.
     pub sample: SampleId,
-    /// What its draws are keyed by beside seed and sample, so that a sample that comes again is augmented anew: the epoch
-    /// where each sample comes once; the dataset's own pass in a mixture; the number of the draw over all epochs where
+    /// Part of the key of its draws besides seed and sample, so that a repeated sample is augmented differently: the
+    /// epoch if each sample occurs once; the dataset's own pass in a mixture; the number of the draw over all epochs if
     /// draws have weights.
     pub pass: u64,
     /// False for padding.
     pub valid: bool,
 }
 
-/// The order of one epoch. Cheap to clone; holds at most 128 KiB, however many samples there are, and 256 KiB for each
-/// dataset of a mixture; in blocks also eight bytes a block.
+/// The order of one epoch. Cheap to clone; takes at most 128 KiB, regardless of the number of samples, and 256 KiB for
+/// each dataset of a mixture; with blocks also eight bytes per block.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     epoch: u64,
@@ -90,7 +88,7 @@ pub struct EpochOrder {
 
 #[derive(Debug, Clone)]
 enum Order {
-    /// That of the dataset.
+    /// The dataset's order.
     AsItIs,
     Permuted(Permutation),
     InBlocks(BlockEpoch),
@@ -99,29 +97,27 @@ enum Order {
 }
 
 impl Schedule {
-    /// The schedule of one rank over a dataset of `samples` samples, each of which comes once an epoch.
+    /// The schedule of one rank over a dataset of `samples` samples, each of which occurs once per epoch.
     ///
     /// # Errors
     /// As [`of`](Self::of).
     pub fn new(
         samples: u64,
-        order: &OrderConfig,
-        batch: &BatchConfig,
+        dealing: Dealing,
         rank: u32,
         world_size: u32,
     ) -> Result<Self, OrderError> {
-        Self::of(Selection::Once(samples), order, batch, rank, world_size)
+        Self::of(Selection::Once(samples), dealing, rank, world_size)
     }
 
-    /// The schedule of one rank over what a selection draws.
+    /// The schedule of one rank over a selection's draws.
     ///
     /// # Errors
-    /// When the rank is not below the world size, or when some rank would have no batch in an epoch: names the
-    /// sample count, the batch size, the world size and the key to change.
+    /// The rank is not below the world size, or some rank would have no batch in an epoch: names the sample count, the
+    /// batch size, the world size and the key to change.
     pub fn of(
         selection: Selection,
-        order: &OrderConfig,
-        batch: &BatchConfig,
+        dealing: Dealing,
         rank: u32,
         world_size: u32,
     ) -> Result<Self, OrderError> {
@@ -135,9 +131,9 @@ impl Schedule {
         if i64::try_from(samples).is_err() {
             return Err(OrderError::TooManySamples { samples });
         }
-        let batch_size = batch.size.get();
+        let batch_size = dealing.batch_size;
         let global_batch = u64::from(batch_size) * u64::from(world_size);
-        match batch.last {
+        match dealing.last {
             Last::Drop if samples < global_batch => Err(OrderError::NoWholeBatch {
                 samples,
                 needed: global_batch,
@@ -147,41 +143,33 @@ impl Schedule {
             Last::Short if samples < u64::from(world_size) => {
                 Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
             }
-            Last::Drop | Last::Short | Last::Pad => Ok(Self {
-                selection,
-                samples,
-                order: order.clone(),
-                last: batch.last,
-                batch_size,
-                rank,
-                world_size,
-                global_batch,
-            }),
+            Last::Drop | Last::Short | Last::Pad => {
+                Ok(Self { selection, samples, dealing, rank, world_size, global_batch })
+            }
         }
     }
 
-    /// What its positions draw from.
+    /// What the positions draw from.
     pub const fn selection(&self) -> &Selection {
         &self.selection
     }
 
-    /// The samples of an epoch, those left out included.
+    /// The samples of an epoch, including the ones that are left out.
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The order of an epoch. Costs up to a millisecond (a table is drawn up to 65,536 samples), and in blocks one for each
-    /// ten thousand or so, so keep it for as long as the epoch lasts.
+    /// The order of an epoch. Takes up to a millisecond, to draw the table of up to 65,536 samples; with blocks, about
+    /// a millisecond for every ten thousand blocks. So keep it for the duration of the epoch.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
-        let OrderConfig { seed, shuffle, .. } = self.order;
+        let Dealing { seed, is_shuffled, .. } = self.dealing;
         let order = match &self.selection {
-            Selection::Once(_) if shuffle == Shuffle::Off => Order::AsItIs,
+            Selection::Once(_) if !is_shuffled => Order::AsItIs,
             Selection::Once(samples) => Order::Permuted(Permutation::new(*samples, seed, epoch)),
             Selection::InBlocks(blocks) => {
                 Order::InBlocks(BlockEpoch::new(Arc::clone(blocks), seed, epoch))
             }
             Selection::Mixture(mixture) => {
-                let is_shuffled = shuffle != Shuffle::Off;
                 Order::Mixed(MixedEpoch::new(Arc::clone(mixture), seed, epoch, is_shuffled))
             }
             Selection::Weighted(weighted) => Order::Weighted(Arc::clone(weighted), seed),
@@ -189,11 +177,11 @@ impl Schedule {
         EpochOrder { epoch, samples: self.samples, order }
     }
 
-    /// The same place written in the one way that a state has it: where the rest of the epoch yields no batch for
-    /// any rank, it is the next epoch's start.
+    /// The position in the form that states use, so that each place has only one: if the rest of the epoch yields no
+    /// batch for any rank, it is the next epoch's start.
     ///
     /// # Errors
-    /// When the position lies behind its epoch's end, which only another dataset explains.
+    /// The position is past its epoch's end, which means another dataset.
     pub const fn normalise(&self, position: Position) -> Result<Position, OrderError> {
         if position.epoch >= MAX_EPOCH {
             return Err(OrderError::EpochTooLarge { epoch: position.epoch });
@@ -210,7 +198,7 @@ impl Schedule {
 
     /// Whether the configured epochs end at or before this position.
     pub const fn finished(&self, position: Position) -> bool {
-        match self.order.epochs {
+        match self.dealing.epochs {
             Some(epochs) => self.step_over_end(position).epoch >= epochs,
             None => position.epoch >= MAX_EPOCH,
         }
@@ -221,11 +209,11 @@ impl Schedule {
         self.batches_from(0)
     }
 
-    /// The batches of a full epoch for the rank with the fewest and for the one with the most. They differ where
-    /// `last = "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
+    /// The batches of a full epoch for the rank with the fewest and for the rank with the most. They differ if `last =
+    /// "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
     pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
         let (whole, rest) = (self.samples / self.global_batch, self.samples % self.global_batch);
-        match self.last {
+        match self.dealing.last {
             Last::Drop => (whole, whole),
             Last::Short => {
                 (whole + (rest >= self.world_size as u64) as u64, whole + (rest > 0) as u64)
@@ -234,7 +222,7 @@ impl Schedule {
         }
     }
 
-    /// The batches for this rank from a position to the end of its epoch; 0 when the stream is finished.
+    /// The batches for this rank from a position to the end of its epoch; 0 if the stream is finished.
     pub const fn batches_left(&self, position: Position) -> u64 {
         if self.finished(position) {
             return 0;
@@ -249,7 +237,7 @@ impl Schedule {
 
     /// The samples that `last = "drop"` leaves out of an epoch that is continued after `consumed` of its samples.
     pub const fn samples_left_out_from(&self, consumed: u64) -> u64 {
-        match self.last {
+        match self.dealing.last {
             Last::Drop => self.samples.saturating_sub(consumed) % self.global_batch,
             Last::Short | Last::Pad => 0,
         }
@@ -257,14 +245,14 @@ impl Schedule {
 
     /// The rows that `last = "pad"` repeats in a full epoch, over all ranks.
     pub const fn padding_per_epoch(&self) -> u64 {
-        match self.last {
+        match self.dealing.last {
             Last::Pad => (self.global_batch - self.samples % self.global_batch) % self.global_batch,
             Last::Drop | Last::Short => 0,
         }
     }
 
-    /// The batch that starts at a position; `None` when the stream is finished. A position behind its epoch's end
-    /// reads as the next epoch's start; [`normalise`](Self::normalise) refuses it.
+    /// The batch that starts at a position; `None` if the stream is finished. A position past its epoch's end is
+    /// treated as the next epoch's start; [`normalise`](Self::normalise) refuses it.
     pub const fn batch_at(&self, position: Position) -> Option<PlannedBatch> {
         if self.finished(position) {
             return None;
@@ -287,11 +275,11 @@ impl Schedule {
     /// This rank's part of the global batch of `consumed` samples that starts at `start`.
     const fn rows_at(&self, start: u64, consumed: u64) -> Rows {
         let (offset, valid, padding) = if consumed == self.global_batch {
-            (self.rank as u64 * self.batch_size as u64, self.batch_size, 0)
-        } else if matches!(self.last, Last::Pad) {
-            let offset = self.rank as u64 * self.batch_size as u64;
-            let valid = clamp_to_batch(consumed.saturating_sub(offset), self.batch_size);
-            (offset, valid, self.batch_size - valid)
+            (self.rank as u64 * self.dealing.batch_size as u64, self.dealing.batch_size, 0)
+        } else if matches!(self.dealing.last, Last::Pad) {
+            let offset = self.rank as u64 * self.dealing.batch_size as u64;
+            let valid = clamp_to_batch(consumed.saturating_sub(offset), self.dealing.batch_size);
+            (offset, valid, self.dealing.batch_size - valid)
         } else {
             let (offset, valid) = self.share_of(consumed);
             (offset, valid, 0)
@@ -300,14 +288,13 @@ impl Schedule {
             first_position: start + if offset < consumed { offset } else { consumed },
             valid,
             padding,
-            // The padding of all ranks is one run of rows: this rank's begins after those of the ranks before it.
+            // The padding of all ranks is one sequence of rows: this rank's begins after the previous ranks'.
             first_padding_position: offset.saturating_sub(consumed) % self.samples,
             samples: self.samples,
         }
     }
 
-    /// Where this rank's contiguous part of so many samples begins, and how long it is. The first ranks get the
-    /// longer parts.
+    /// The start and length of this rank's contiguous part of some samples. The first ranks get the longer parts.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a share of less than a global batch is at most the batch size"
@@ -322,7 +309,7 @@ impl Schedule {
     const fn batches_from(&self, start: u64) -> u64 {
         let left = self.samples.saturating_sub(start);
         let (whole, rest) = (left / self.global_batch, left % self.global_batch);
-        let rest_gives_a_batch = match self.last {
+        let rest_gives_a_batch = match self.dealing.last {
             Last::Drop => false,
             Last::Short => self.share_of(rest).1 > 0,
             Last::Pad => rest > 0,
@@ -330,10 +317,10 @@ impl Schedule {
         whole + rest_gives_a_batch as u64
     }
 
-    /// Moves to the next epoch's start where the rest yields no batch for any rank.
+    /// Moves to the next epoch's start if the rest yields no batch for any rank.
     const fn step_over_end(&self, position: Position) -> Position {
         let left = self.samples.saturating_sub(position.samples);
-        let least = match self.last {
+        let least = match self.dealing.last {
             Last::Drop => self.global_batch,
             Last::Short | Last::Pad => 1,
         };
@@ -363,7 +350,7 @@ impl Rows {
     /// One row, of the epoch that the batch belongs to.
     ///
     /// # Panics
-    /// When the row is not below [`len`](Self::len).
+    /// The row is not below [`len`](Self::len).
     pub fn row(&self, row: u32, order: &EpochOrder) -> PlannedRow {
         assert!(row < self.len(), "row {row} of {}", self.len());
         let valid = row < self.valid;
@@ -383,12 +370,12 @@ impl Rows {
 }
 
 impl EpochOrder {
-    /// Which epoch's order it is.
+    /// The epoch of this order.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The sample at a place in the epoch, counted from 0.
+    /// The sample at a position in the epoch, counted from 0.
     ///
     /// # Panics
     /// As [`draw_at`](Self::draw_at).
@@ -396,7 +383,7 @@ impl EpochOrder {
         self.draw_at(position).sample
     }
 
-    /// The group of blocks that a place in the epoch is in, counted from 0; `None` where there are no blocks.
+    /// The group of blocks of a position in the epoch, counted from 0; `None` without blocks.
     ///
     /// # Panics
     /// As [`draw_at`](Self::draw_at).
@@ -408,11 +395,11 @@ impl EpochOrder {
         }
     }
 
-    /// What a place in the epoch draws, counted from 0. Constant time, and in blocks, in a mixture or with weights the
-    /// logarithm of their number; allocates nothing but the tables of a mixture's passes and of a group of blocks.
+    /// The draw at a position in the epoch, counted from 0. Constant time, and with blocks, a mixture or weights
+    /// logarithmic in their number; allocates only the tables of a mixture's passes and of a group of blocks.
     ///
     /// # Panics
-    /// When the place is not below the epoch's samples.
+    /// The position is not below the epoch's samples.
     pub fn draw_at(&self, position: u64) -> Drawn {
         assert!(position < self.samples, "position {position} of {}", self.samples);
         let once = |id| Drawn { sample: SampleId(id), pass: self.epoch };

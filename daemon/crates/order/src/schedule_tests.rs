@@ -1,6 +1,4 @@
-//! Every sample once per epoch over all ranks, whatever the sizes, and also when they change half-way.
-
-use std::num::NonZeroU32;
+//! Every sample once per epoch over all ranks, for any sizes, even if they change within the epoch.
 
 use proptest::prelude::*;
 
@@ -13,17 +11,9 @@ fn schedule(
     rank: u32,
     world_size: u32,
 ) -> Result<Schedule, OrderError> {
-    let order = OrderConfig {
-        seed: 5,
-        shuffle: Shuffle::Exact,
-        blocks: None,
-        epochs: Some(3),
-        samples_per_epoch: None,
-        weights: None,
-    };
-    let batch =
-        BatchConfig { size: NonZeroU32::new(batch_size).unwrap(), last, operations: Vec::new() };
-    Schedule::new(samples, &order, &batch, rank, world_size)
+    let dealing = Dealing { seed: 5, is_shuffled: true, epochs: Some(3), batch_size, last };
+
+    Schedule::new(samples, dealing, rank, world_size)
 }
 
 fn world(samples: u64, batch_size: u32, last: Last, world_size: u32) -> Vec<Schedule> {
@@ -32,7 +22,7 @@ fn world(samples: u64, batch_size: u32, last: Last, world_size: u32) -> Vec<Sche
         .collect()
 }
 
-/// What a world of ranks delivers from a position: rows in global order, and the position reached.
+/// The rows that a world of ranks delivers from a position, in global order, and the position reached.
 struct Delivered {
     rows: Vec<PlannedRow>,
     position: Position,
@@ -57,7 +47,7 @@ fn deliver(ranks: &[Schedule], from: Position, limit: usize) -> Delivered {
             assert_eq!(batch.last_of_epoch, batch.position_after.epoch > from.epoch);
             assert_eq!(left == 0, batch.rows.is_empty());
             assert_eq!(batch.last_of_rank, left <= 1);
-            assert!(batch.rows.len() <= schedule.batch_size);
+            assert!(batch.rows.len() <= schedule.dealing.batch_size);
             *batches += u64::from(!batch.rows.is_empty());
             delivered.rows.extend(batch.rows.iter(&order));
         }
@@ -82,7 +72,7 @@ fn any_last() -> impl Strategy<Value = Last> {
 
 proptest! {
     #[test]
-    fn every_sample_comes_once_an_epoch(
+    fn every_sample_occurs_once_per_epoch(
         samples in 1u64..400,
         batch_size in 1u32..40,
         world_size in 1u32..9,
@@ -114,7 +104,8 @@ proptest! {
         if last != Last::Short {
             prop_assert!(epoch.batches.iter().all(|batches| *batches == epoch.batches[0]));
         }
-        // Over all ranks the rows are the epoch's positions in order, whatever the world; padding repeats from its start.
+        // Over all ranks the rows are the epoch's positions in order, for any world size; padding repeats from its
+        // start.
         let order = schedule(samples, 1, Last::Pad, 0, 1).unwrap().epoch(0);
         for (place, row) in epoch.rows.iter().enumerate() {
             let place = place as u64;
@@ -155,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_short_batch_is_dealt_in_parts_that_differ_by_at_most_one(
+    fn short_batch_is_distributed_in_parts_that_differ_by_at_most_one(
         rest in 1u64..64,
         batch_size in 8u32..10,
         world_size in 1u32..9,
@@ -185,16 +176,10 @@ fn epochs_differ_and_shuffle_false_is_the_identity() {
     assert_eq!(ids(1), ids(1));
     assert_ne!(ids(0), ids(1));
 
-    let order = OrderConfig {
-        seed: 5,
-        shuffle: Shuffle::Off,
-        blocks: None,
-        epochs: None,
-        samples_per_epoch: None,
-        weights: None,
-    };
-    let batch = BatchConfig { size: NonZeroU32::MIN, last: Last::Drop, operations: Vec::new() };
-    let plain = Schedule::new(100_000, &order, &batch, 0, 1).unwrap();
+    let dealing =
+        Dealing { seed: 5, is_shuffled: false, epochs: None, batch_size: 1, last: Last::Drop };
+
+    let plain = Schedule::new(100_000, dealing, 0, 1).unwrap();
     assert_eq!(plain.epoch(9).sample_at(70_000), SampleId(70_000));
 }
 
@@ -213,7 +198,7 @@ fn positions_are_normalised_at_the_end_of_an_epoch() {
 }
 
 #[test]
-fn a_position_of_another_dataset_is_refused_with_both_numbers() {
+fn position_of_another_dataset_is_refused_with_both_numbers() {
     let schedule = schedule(10, 4, Last::Drop, 0, 1).unwrap();
     let error = schedule.normalise(Position { epoch: 2, samples: 11 }).unwrap_err().to_string();
     assert!(error.contains("11") && error.contains("10"), "{error}");
@@ -236,7 +221,7 @@ fn the_configured_epochs_end() {
 }
 
 #[test]
-fn a_world_without_a_batch_for_everyone_is_refused_with_the_figures() {
+fn ranks_without_a_batch_are_refused_with_the_numbers() {
     let error = schedule(100, 64, Last::Drop, 0, 2).unwrap_err().to_string();
     for part in ["100 samples", "128", "64", "world size 2", "batch.last"] {
         assert!(error.contains(part), "{part}: {error}");

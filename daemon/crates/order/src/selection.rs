@@ -12,11 +12,11 @@ use super::weighted::Weighted;
 /// What the positions of an epoch draw from. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Selection {
-    /// So many samples, each once.
+    /// This number of samples, each once.
     Once(u64),
     /// The samples of blocks, each once, in an order that opens a few blocks at a time.
     InBlocks(Arc<Blocks>),
-    /// An exact count of each of some datasets; or of one, whose passes are longer or shorter than an epoch.
+    /// An exact count of each of several datasets; or of one, whose passes are longer or shorter than an epoch.
     Mixture(Arc<Mixture>),
     /// One dataset by weight, with replacement.
     Weighted(Arc<Weighted>),
@@ -33,8 +33,8 @@ impl Selection {
         }
     }
 
-    /// The `attempt`-th substitute of a sample that a position draws in a pass: any other where each comes once, one of
-    /// the same dataset of a mixture, and by weight where draws have weights. Otherwise as [`substitute()`].
+    /// The `attempt`-th substitute of a sample that a position draws in a pass: any other sample if each occurs once,
+    /// one of the same dataset in a mixture, and by weight if draws have weights. Otherwise as [`substitute()`].
     pub fn substitute(
         &self,
         seed: u64,

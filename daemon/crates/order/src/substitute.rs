@@ -1,6 +1,6 @@
-//! Which sample takes a bad sample's place: a pure function, so that a run repeated finds the same substitutes.
+//! Chooses the sample that replaces a bad one: a pure function, so that a repeated run finds the same substitutes.
 //!
-//! Whether a sample is bad, and how many may be, is not decided here.
+//! Whether a sample is bad, and how many may be, is decided elsewhere.
 
 use forebay_protocol::ids::SampleId;
 
@@ -10,10 +10,10 @@ use super::purpose;
 /// How many substitutes are tried for one position before the stream fails.
 pub const SUBSTITUTE_DRAWS: u64 = 16;
 
-/// The `attempt`-th substitute (counted from 0) of a sample: uniform over the other samples, keyed by seed, epoch,
-/// the bad sample's id and the attempt alone. Two attempts may give the same sample.
+/// The `attempt`-th substitute (counted from 0) of a sample: uniform over the other samples, keyed only by seed, epoch,
+/// the bad sample's id and the attempt. Two attempts may give the same sample.
 ///
-/// `None` from attempt [`SUBSTITUTE_DRAWS`] on, and when there is no other sample.
+/// `None` from attempt [`SUBSTITUTE_DRAWS`] on, and if there are no other samples.
 pub fn substitute(
     samples: u64,
     seed: u64,
@@ -26,7 +26,7 @@ pub fn substitute(
     }
     let key = DrawKey { seed, epoch, sample: bad.0 };
     let drawn = Draws::new(key, purpose::SUBSTITUTE_FIRST + attempt).below(samples - 1);
-    // One value fewer than samples, with a gap at the bad sample's own id.
+    // One value fewer than samples, with a gap at the bad sample's id.
     Some(SampleId(drawn + u64::from(drawn >= bad.0)))
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_substitute_is_another_sample_and_any_of_them() {
+    fn substitute_is_any_of_the_other_samples() {
         for samples in 2..20 {
             for bad in 0..samples {
                 let mut seen = vec![0u32; usize::try_from(samples).unwrap()];

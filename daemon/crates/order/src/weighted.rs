@@ -1,7 +1,7 @@
 //! Draws with replacement, by weight.
 //!
-//! The draw at a position is a uniform number looked up in the weights' running sums: a pure function of (seed, epoch,
-//! position). The sums are added up in the samples' order, so they are the same on every machine.
+//! The draw at a position is a uniform number that is looked up in the weights' running sums: a pure function of (seed,
+//! epoch, position). The sums are computed in the samples' order, so they are equal on every machine.
 
 use forebay_protocol::ids::SampleId;
 
@@ -10,11 +10,11 @@ use super::error::OrderError;
 use super::purpose;
 use super::substitute::SUBSTITUTE_DRAWS;
 
-/// The weights of all samples and how many draws an epoch has. Takes eight bytes a sample.
+/// The weights of all samples and the number of draws in an epoch. Takes eight bytes per sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighted {
     draws: u64,
-    /// The sum of the weights up to each sample, its own included.
+    /// The sum of the weights up to and including each sample.
     sums: Vec<f64>,
 }
 
@@ -22,7 +22,7 @@ impl Weighted {
     /// Draws by these weights, which are 0 or more.
     ///
     /// # Errors
-    /// A weight that is negative or no number, a sum that is 0 or infinite, or no draws.
+    /// A weight is negative or NaN, the sum is 0 or infinite, or there are no draws.
     pub fn new(weights: &[f64], draws: u64) -> Result<Self, OrderError> {
         let mut sum = 0.0;
         let sums: Vec<f64> = weights
@@ -43,7 +43,8 @@ impl Weighted {
         self.draws
     }
 
-    /// What a position draws. Its pass is the number of the draw, counted over all epochs: each is augmented by itself.
+    /// The draw at a position. Its pass is the number of the draw, counted over all epochs: each draw is augmented
+    /// separately.
     pub(super) fn draw_at(&self, seed: u64, epoch: u64, position: u64) -> Drawn {
         let key = DrawKey { seed, epoch, sample: position };
         let drawn = Draws::new(key, purpose::WEIGHTED).uniform();
@@ -51,7 +52,7 @@ impl Weighted {
         Drawn { sample, pass: epoch.wrapping_mul(self.draws).wrapping_add(position) }
     }
 
-    /// Another sample in the place of a bad one, by the weights of the others.
+    /// Replaces a bad sample by another one, by the weights of the others.
     #[expect(clippy::cast_possible_truncation, reason = "an index of the sums")]
     pub(super) fn substitute(
         &self,
@@ -69,7 +70,7 @@ impl Weighted {
         let key = DrawKey { seed, epoch: pass, sample: bad.0 };
         let drawn = Draws::new(key, purpose::SUBSTITUTE_FIRST + attempt).uniform() * others;
         let found = self.find(if drawn < before { drawn } else { drawn - before + until });
-        // Rounding may lead back to it.
+        // Rounding may yield the bad sample itself: then this attempt has no substitute.
         (found != bad).then_some(found)
     }
 
@@ -77,13 +78,13 @@ impl Weighted {
         if sample == 0 { 0.0 } else { self.sums[sample - 1] }
     }
 
-    /// The sample in whose part of the sum a number lies. One without weight has no part.
+    /// The sample whose part of the sum contains a number. A sample without weight has no part.
     fn find(&self, drawn: f64) -> SampleId {
         let place = self.sums.partition_point(|sum| *sum <= drawn);
         if place < self.sums.len() {
             return SampleId(place as u64);
         }
-        // The number was rounded up to the sum: it is the last sample that has a weight.
+        // The number was rounded up to the sum: it is the last sample with a weight.
         let all = self.sum_before(self.sums.len());
         SampleId(self.sums.partition_point(|sum| *sum < all) as u64)
     }
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "small")]
-    fn draws_follow_the_weights_and_samples_without_weight_never_come() {
+    fn draws_follow_the_weights_and_samples_without_weight_are_never_drawn() {
         let weights: Vec<f64> =
             (0..200).map(|id| if id % 7 == 3 { 0.0 } else { 1.0 + f64::from(id % 11) }).collect();
         let (total, draws) = (weights.iter().sum::<f64>(), 400_000);
@@ -127,7 +128,7 @@ mod tests {
         let weights = [1.0, 2.0, 3.0, 4.0];
         let first = ids(&weights, 100, 3, 0);
         assert_eq!(first, ids(&weights, 100, 3, 0));
-        // The epoch's length changes nothing at a position, nor do other scales of the weights.
+        // A position's draw depends neither on the epoch's length nor on the scale of the weights.
         assert_eq!(first[..50], ids(&weights, 50, 3, 0));
         assert_eq!(first, ids(&weights.map(|weight| weight * 1024.0), 100, 3, 0));
         assert_ne!(first, ids(&weights, 100, 4, 0));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn every_draw_is_a_pass_of_its_own() {
+    fn every_draw_has_a_separate_pass() {
         let weighted = Weighted::new(&[1.0, 1.0], 10).unwrap();
         let pass = |epoch, position| weighted.draw_at(0, epoch, position).pass;
         assert_eq!([pass(0, 0), pass(0, 9), pass(1, 0), pass(3, 4)], [0, 9, 10, 34]);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_are_samples_with_a_weight() {
+    fn first_and_last_draws_have_a_weight() {
         let weighted = Weighted::new(&[0.0, 0.1, 0.0, 0.7, 0.0, 0.0], 1).unwrap();
         let sum = weighted.sum_before(6);
         for (drawn, id) in [(0.0, 1), (0.1, 3), (sum.next_down(), 3), (sum, 3)] {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_substitute_is_another_sample_with_a_weight() {
+    fn substitute_is_another_sample_with_a_weight() {
         let weighted = Weighted::new(&[1.0, 0.0, 2.0, 5.0, 0.0], 100).unwrap();
         let substitutes = |bad| {
             let mut seen = [0; 5];

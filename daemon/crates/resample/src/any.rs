@@ -1,7 +1,8 @@
-//! What the pass of this crate does not do: any processor, any factor, greys and colours with an alpha channel.
+//! The cases that [`Resampler`](crate::Resampler) does not support: any processor, any factor, grey images and images
+//! with alpha.
 //!
-//! A call for each kind of pixel, not one for all that fast_image_resize knows: its kernels are compiled for each anew, in
-//! the crate that calls them, and take longer than all else in it.
+//! One call per pixel type, instead of one call for all types of fast_image_resize: its kernels are compiled for each
+//! type in the calling crate, and take longer to compile than the rest of it.
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3, U8x4, U16, U16x3, U16x4};
@@ -9,23 +10,23 @@ use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resize
 
 use crate::request::{Filter, Shown};
 
-/// An image whose pixels follow each other without gaps, and the part of it that counts.
+/// An image without gaps between pixels, and the part of it that is used.
 #[derive(Debug, Clone, Copy)]
 pub struct Packed<'p> {
-    /// Exactly the image's.
+    /// Exactly the image's pixels.
     pub pixels: &'p [u8],
-    /// Bytes of a pixel: 1 (grey), 3 (RGB) or 4 (RGBA); 2, 6 or 8 where levels have 16 bits, in native order. Such pixels
+    /// Bytes per pixel: 1 (grey), 3 (RGB) or 4 (RGBA); 2, 6 or 8 if levels have 16 bits, in native order. Such pixels
     /// must begin at an even address.
     pub channels: u8,
-    /// Pixels of a row, and rows.
+    /// Width and height in pixels.
     pub size: (u32, u32),
-    /// Where the part that counts begins: from the left, from the top.
+    /// The used part's left and top edge.
     pub corner: (u32, u32),
-    /// Its pixels of a row, and rows.
+    /// The used part's width and height in pixels.
     pub view: (u32, u32),
 }
 
-/// What a work thread keeps from image to image.
+/// A work thread's state, kept between images.
 #[derive(Debug, Default)]
 pub struct AnyResampler(Resizer);
 
@@ -33,7 +34,7 @@ impl AnyResampler {
     /// Writes the shown part of the view to `to`, which has `size` pixels, interleaved.
     ///
     /// # Errors
-    /// The reason, where sizes and pixels contradict each other.
+    /// Sizes and pixels contradict each other; the reason.
     pub fn resample(
         &mut self,
         from: &Packed<'_>,
@@ -80,13 +81,13 @@ impl AnyResampler {
         self.0.resize_typed(&view, &mut to, options).map_err(|reason| reason.to_string())
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.0.size_of_internal_buffers()
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub fn trim(&mut self) {
         self.0.reset_internal_buffers();
     }

@@ -1,14 +1,14 @@
-//! The weights of one side's places, as fast_image_resize computes them: in double precision, then in 16 bits.
+//! The weights for one side of an image, as fast_image_resize computes them: in double precision, then in 16 bits.
 
 use crate::request::{Filter, Shown};
 
-/// Bits behind the point of a weight, at most: of 32 bits a sum needs eight for its pixel and two for overshoots.
+/// Maximal fractional bits of a weight: of 32 bits a sum needs eight for its pixel and two for overshoots.
 const MOST_PRECISION: u32 = 32 - 8 - 2 - 1;
 /// A weight and its sign take 16 bits.
 const WEIGHT_LIMIT: i32 = 1 << 15;
 
 impl Filter {
-    /// How far it reaches, in pixels of the smaller side.
+    /// Its radius, in pixels of the smaller side.
     const fn support(self) -> f64 {
         match self {
             Self::Bilinear => 1.0,
@@ -17,7 +17,7 @@ impl Filter {
         }
     }
 
-    /// Its value. Every operation stands as it does in fast_image_resize: another order rounds differently.
+    /// Its value. Every operation is as in fast_image_resize: another order rounds differently.
     #[inline(always)]
     fn at(self, x: f64) -> f64 {
         match self {
@@ -55,7 +55,7 @@ fn sinc(x: f64) -> f64 {
     x.sin() / x
 }
 
-/// What an axis is made of.
+/// Parameters of an axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Key {
     /// Pixels of the source's side.
@@ -66,21 +66,22 @@ pub(crate) struct Key {
     pub filter: Filter,
 }
 
-/// The weights of a side. Kept from image to image: those of the same sides are not computed again.
+/// The weights for one side of an image. Kept between images: equal parameters are not computed again.
 #[derive(Debug, Default)]
 pub(crate) struct Axis {
     key: Option<Key>,
-    /// Weights of a place, with zeros behind the last.
+    /// The number of weights per position, padded with zeros.
     window: usize,
     exact: Vec<f64>,
     weights: Vec<i16>,
-    /// For each place: its first pixel and how many count.
+    /// For each position: its first pixel and its number of pixels.
     bounds: Vec<(u32, u32)>,
     precision: u32,
 }
 
 impl Axis {
-    /// `false`: the part does not lie in the source. A side that keeps its length has one weight for each place, a whole one.
+    /// `false`: the part is outside of the source. A side that keeps its length has a single weight of one per
+    /// position.
     #[inline(always)]
     pub(crate) fn make(&mut self, key: Key) -> bool {
         let Key { from, shown: Shown { start, length }, to, .. } = key;
@@ -89,7 +90,7 @@ impl Axis {
             return false;
         }
         if self.key != Some(key) {
-            // None while it is half made.
+            // None while it is incomplete.
             self.key = None;
             self.weigh(key);
             self.round();
@@ -98,7 +99,7 @@ impl Axis {
         true
     }
 
-    /// Weights in double precision. Their sum is one for each place.
+    /// Weights in double precision. Their sum is one at each position.
     #[inline(always)]
     #[expect(
         clippy::cast_possible_truncation,
@@ -140,7 +141,7 @@ impl Axis {
         }
     }
 
-    /// The weights in 16 bits, with as many bits behind the point as the largest allows.
+    /// The weights in 16 bits, with as many fractional bits as the largest weight allows.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "a weight is below two to the 15th")]
     fn round(&mut self) {
@@ -153,7 +154,7 @@ impl Axis {
         self.weights.extend(self.exact.iter().map(|weight| (weight * scale).round() as i16));
     }
 
-    /// The first pixel of a place, and the weights from it on.
+    /// The first pixel of a position, and its weights.
     pub(crate) fn place(&self, place: usize) -> (usize, &[i16]) {
         let (first, count) = self.bounds[place];
         (first as usize, &self.weights[place * self.window..][..count as usize])
@@ -163,7 +164,7 @@ impl Axis {
         self.bounds.len()
     }
 
-    /// Pairs of weights that the place with the most of them has.
+    /// The maximal number of pairs of weights per position.
     pub(crate) fn most_pairs(&self) -> usize {
         self.bounds.iter().map(|(_, count)| count.div_ceil(2)).max().unwrap_or(0) as usize
     }

@@ -1,12 +1,13 @@
-//! Crop, resize, flip and layout of images of 8-bit RGB, in one pass and without allocations: to the bit the pixels of
-//! fast_image_resize's antialiased convolutions, whose arithmetic is that of Pillow-SIMD.
+//! Crop, resize, flip and layout of images of 8-bit RGB, in one pass and without allocations: pixels are bit for bit
+//! those of fast_image_resize's antialiased convolutions, whose arithmetic equals Pillow-SIMD's.
 //!
-//! Each row of the result is made at once, in memory that stays in the first-level cache: `vertical` weighs rows of the
-//! source, `planes` separates the colours, `horizontal` weighs neighbours within each, 32 results at a time, and writes them
-//! where they belong. `axis` has the weights; mirrored results are weights in another order.
+//! Each row of the result is computed at once, in memory that stays in the first-level cache: `vertical` computes
+//! weighted sums of the source's rows, `planes` separates the colours, `horizontal` computes weighted sums of
+//! neighbours within each, 32 results at a time, and writes them to their destination. `axis` has the weights; mirrored
+//! results are weights in another order.
 //!
-//! What it does not do is left to the caller and [`AnyResampler`], which gives the same pixels more slowly: see
-//! [`Resampler::resample`]. Needs AVX2; elsewhere [`Resampler::new`] gives `None`.
+//! Unsupported cases are left to the caller and [`AnyResampler`], which gives the same pixels more slowly: see
+//! [`Resampler::resample`]. Requires AVX2; on other processors [`Resampler::new`] returns `None`.
 
 // `simd` is the only module that allows it.
 #![deny(unsafe_code)]
@@ -17,7 +18,7 @@ mod request;
 #[cfg(target_arch = "x86_64")]
 mod axis;
 #[cfg(not(target_arch = "x86_64"))]
-#[path = "absent.rs"]
+#[path = "no_simd.rs"]
 mod resampler;
 #[cfg(target_arch = "x86_64")]
 mod resampler;

@@ -1,9 +1,9 @@
-//! What is to be resampled, and how.
+//! Parameters of resampling.
 
-/// The filter of a resampling; the wider it reaches, the more pixels count.
+/// The filter of a resampling; a wider filter uses more pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
-    /// Linear interpolation; a triangle over all pixels where the image becomes smaller.
+    /// Linear interpolation; a triangle over all pixels if the image is reduced.
     Bilinear,
     /// Bicubic after Catmull and Rom.
     CatmullRom,
@@ -11,7 +11,7 @@ pub enum Filter {
     Lanczos3,
 }
 
-/// How the bytes of pixels lie.
+/// The layout of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Pixel after pixel, three bytes each.
@@ -20,43 +20,43 @@ pub enum Form {
     Planar,
 }
 
-/// The part of a side that becomes the target's, in pixels of the source and fractions of them.
+/// The part of a side that is mapped to the target's, in fractional pixels of the source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shown {
-    /// Where it begins.
+    /// Its start.
     pub start: f64,
-    /// How long it is.
+    /// Its length.
     pub length: f64,
 }
 
-/// The pixels that count.
+/// The used pixels.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'p> {
-    /// From the first pixel of the first row at least to the last of the last.
+    /// At least from the first pixel of the first row to the last one of the last row.
     pub pixels: &'p [u8],
-    /// From one row's start to the next one's.
+    /// The distance of rows in bytes.
     pub pitch_bytes: usize,
-    /// Pixels of a row.
+    /// Pixels per row.
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// How a row's bytes lie.
+    /// The layout of a row.
     pub form: Form,
 }
 
-/// Where the result goes.
+/// The destination.
 #[derive(Debug)]
 pub struct Target<'p> {
     /// Exactly its pixels.
     pub pixels: &'p mut [u8],
-    /// Pixels of a row.
+    /// Pixels per row.
     pub width: u32,
     /// Rows.
     pub height: u32,
-    /// How the bytes lie.
+    /// The layout.
     pub form: Form,
-    /// Left becomes right.
+    /// Swaps left and right.
     pub mirror: bool,
-    /// Top becomes bottom.
+    /// Swaps top and bottom.
     pub upend: bool,
 }

@@ -1,23 +1,23 @@
-//! The way of an image: weights, then one row of the result after the other.
+//! Resamples an image: computes weights, then one row of the result after the other.
 
 use crate::axis::{Axis, Key};
 use crate::request::{Filter, Form, Shown, Source, Target};
 use crate::simd::{Gather, Line, MOST_PAIRS, PLANE_SLACK, Simd};
 
-/// What a work thread keeps from image to image.
+/// A work thread's state, kept between images.
 #[derive(Debug)]
 pub struct Resampler {
     simd: Simd,
     columns: Axis,
     rows: Axis,
     gather: Gather,
-    /// A row of weighed rows, as the source's lie; and its colours apart.
+    /// A weighted sum of rows, in the source's layout; and its separated colours.
     line: Vec<u8>,
     planes: Vec<u8>,
 }
 
 impl Resampler {
-    /// `None`: this processor lacks what it needs.
+    /// `None`: the processor does not have the required features.
     #[must_use]
     pub fn new() -> Option<Self> {
         let simd = Simd::detect()?;
@@ -25,8 +25,8 @@ impl Resampler {
         Some(Self { simd, columns, rows, gather, line, planes })
     }
 
-    /// Whether images of a size are resampled so: makes the weights, which [`Self::resample`] then finds made. `false` where a
-    /// side becomes some four times smaller or more, and where the shown parts do not lie in the source.
+    /// Whether images of this size are supported: computes the weights, which [`Self::resample`] then reuses. `false`
+    /// if a side is reduced by a factor of about four or more, or if the shown part is outside of the source.
     pub fn prepare(
         &mut self,
         from: (u32, u32),
@@ -44,10 +44,11 @@ impl Resampler {
             && self.gather.make(&self.columns, across, mirror)
     }
 
-    /// Writes the shown part of the source to the target. `false`: nothing is written, as [`Self::prepare`] says.
+    /// Writes the shown part of the source to the target. `false`: nothing is written, for the reasons of
+    /// [`Self::prepare`].
     ///
     /// # Panics
-    /// When the source or the target has not the pixels that it says.
+    /// The length of the source's or the target's pixels does not match their size.
     pub fn resample(
         &mut self,
         source: &Source<'_>,
@@ -70,7 +71,7 @@ impl Resampler {
         let (width, height) = (target.width as usize, target.height as usize);
         let from_width = source.width as usize;
         let from_bytes = from_width * 3;
-        // Colours are taken apart sixteen pixels at a time.
+        // Colours are separated sixteen pixels at a time.
         let plane_bytes = from_width.next_multiple_of(16) + PLANE_SLACK;
         line.resize(from_width.next_multiple_of(16) * 3 + PLANE_SLACK, 0);
         planes.resize(plane_bytes * 3, 0);
@@ -106,14 +107,14 @@ impl Resampler {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let lines = self.line.capacity() + self.planes.capacity();
         self.columns.bytes() + self.rows.bytes() + self.gather.bytes() + lines
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub fn trim(&mut self) {
         (self.columns, self.rows, self.gather) = Default::default();
         (self.line, self.planes) = Default::default();

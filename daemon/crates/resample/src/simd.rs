@@ -1,8 +1,8 @@
-//! Many weighed sums at once.
+//! Weighted sums of many values at once.
 //!
 //! The only unsafe code of this crate. Its invariant: a [`Simd`] exists only on a processor with AVX2, and a [`Gather`]
-//! holds only offsets below its `width`, which `gather` compares with the planes that it reads from. All else loads and
-//! stores arrays of its registers' size.
+//! has only offsets below its `width`, which `gather` compares with the planes that it reads. All other loads and
+//! stores are of arrays of a register's size.
 
 #![expect(
     unsafe_code,
@@ -18,11 +18,11 @@ use crate::request::Source;
 pub(crate) use horizontal::Gather;
 pub(crate) use registers::{Line, MOST_PAIRS, PLANE_SLACK};
 
-/// Stands for AVX2.
+/// Proof that the processor has AVX2.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Simd(());
 
-/// Calls a function that is compiled for the processor that a [`Simd`] stands for.
+/// Calls a function that is compiled for the features that a [`Simd`] proves.
 macro_rules! call {
     ($function:expr) => {
         // SAFETY: `detect` has seen that this processor has the feature; there is no other way to make a `Simd`.
@@ -35,7 +35,7 @@ impl Simd {
         is_x86_feature_detected!("avx2").then_some(Self(()))
     }
 
-    /// Makes an axis in code that is compiled for this processor: it rounds without calls.
+    /// Computes an axis in code that is compiled for these features: it rounds without calls.
     pub(crate) fn make(self, axis: &mut Axis, key: Key) -> bool {
         #[target_feature(enable = "avx2")]
         fn inside(axis: &mut Axis, key: Key) -> bool {
@@ -44,7 +44,7 @@ impl Simd {
         call!(inside(axis, key))
     }
 
-    /// The weighed sum of rows of the source from the first one on, up to the length of `out`.
+    /// The weighted sum of rows of the source from the first one on, up to the length of `out`.
     pub(crate) fn weigh_rows(
         self,
         source: &Source<'_>,
@@ -61,12 +61,12 @@ impl Simd {
         });
     }
 
-    /// The colours of interleaved pixels. `line` has room for whole sixteens of them; so have the planes.
+    /// Separates the colours of interleaved pixels. `line` and the planes have room for a multiple of sixteen pixels.
     pub(crate) fn separate(self, line: &[u8], red: &mut [u8], green: &mut [u8], blue: &mut [u8]) {
         call!(horizontal::separate(line, [red, green, blue]));
     }
 
-    /// The results of one row.
+    /// Computes the results of one row.
     pub(crate) fn gather(self, gather: &Gather, planes: [&[u8]; 3], to: Line<'_>) {
         call!(gather.row(planes, to));
     }

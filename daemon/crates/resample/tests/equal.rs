@@ -1,8 +1,8 @@
-//! Every pixel is fast_image_resize's.
+//! All pixels equal fast_image_resize's.
 
 use forebay_resample::{AnyResampler, Filter, Form, Packed, Resampler, Shown, Source, Target};
 
-/// Draws that are the same in every run.
+/// Draws that are equal in every run.
 struct Draws(u64);
 
 impl Draws {
@@ -17,14 +17,14 @@ impl Draws {
     }
 }
 
-/// A side that is often neither made smaller nor larger.
+/// A side that often keeps its length.
 const KEPT: u32 = 17;
 
-/// An image, a part of it, and what becomes of that.
+/// An image, a part of it, and the target's parameters.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     image: (u32, u32),
-    /// Left, top, width and height of what counts.
+    /// Left, top, width and height of the used part.
     view: [u32; 4],
     columns: Shown,
     rows: Shown,
@@ -50,7 +50,7 @@ impl Case {
             let length = f64::from(length);
             match draws.below(4) {
                 0 => Shown { start: 0.0, length },
-                // Kept as long as it is where the target has that length.
+                // Full length if the target has that length.
                 3 => Shown { start: 0.0, length: length.min(f64::from(KEPT)) },
                 1 => {
                     let start = (draws.fraction() * length).floor();
@@ -69,7 +69,7 @@ impl Case {
         Self { image, view, columns, rows, to: (to(draws), to(draws)), filter }
     }
 
-    /// What fast_image_resize makes of it.
+    /// The result of fast_image_resize.
     fn expected(&self, pixels: &[u8]) -> Vec<u8> {
         let [left, top, width, height] = self.view;
         let from = Packed {
@@ -87,7 +87,7 @@ impl Case {
     }
 }
 
-/// Pixels in another form.
+/// Converts pixels to planar rows.
 fn planar(pixels: &[u8], pixels_of_a_part: usize) -> Vec<u8> {
     pixels
         .chunks(pixels_of_a_part * 3)
@@ -97,7 +97,7 @@ fn planar(pixels: &[u8], pixels_of_a_part: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The expected result in a form, mirrored and upended.
+/// The expected result in a form, mirrored or upended.
 fn formed(pixels: &[u8], width: usize, form: Form, mirror: bool, upend: bool) -> Vec<u8> {
     let mut lines: Vec<Vec<[u8; 3]>> =
         pixels.chunks(width * 3).map(|line| line.as_chunks::<3>().0.to_vec()).collect();
@@ -112,14 +112,14 @@ fn formed(pixels: &[u8], width: usize, form: Form, mirror: bool, upend: bool) ->
     if form == Form::Planar { planar(&result, all) } else { result }
 }
 
-/// How many of the cases were of the kind that is resampled here.
+/// Returns the number of cases that the resampler supports.
 fn compare(draws: &mut Draws, cases: usize, mut case: impl FnMut(&mut Draws) -> Case) -> usize {
     let Some(mut resampler) = Resampler::new() else { return cases };
     let mut done = 0;
     for _ in 0..cases {
         let case = case(draws);
         let pixels: Vec<u8> = match draws.below(3) {
-            // Sums that overshoot.
+            // Values whose sums overshoot.
             0 => (0..case.image.0 * case.image.1 * 3)
                 .map(|_| if draws.below(2) == 0 { 0 } else { 255 })
                 .collect(),
@@ -136,7 +136,7 @@ fn compare(draws: &mut Draws, cases: usize, mut case: impl FnMut(&mut Draws) -> 
             let (mirror, upend) = (draws.below(2) == 0, draws.below(2) == 0);
             let pitch_bytes = case.image.0 as usize * 3;
             let above = top as usize * pitch_bytes;
-            // The colours of a part of a row do not lie together in a row of colours.
+            // The colours of a part of a row are not contiguous in a planar row.
             let cut: Vec<u8>;
             let (pixels, pitch_bytes) = match from {
                 Form::Interleaved => (&pixels[above + left as usize * 3..], pitch_bytes),
@@ -197,7 +197,7 @@ fn random_resized_crops_give_the_same_pixels() {
 }
 
 #[test]
-fn sides_that_become_much_smaller_are_left_alone() {
+fn strongly_reduced_sides_are_not_supported() {
     let Some(mut resampler) = Resampler::new() else { return };
     let pixels = vec![7; 300 * 10 * 3];
     let source = Source {

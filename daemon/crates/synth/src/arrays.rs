@@ -1,7 +1,7 @@
-//! Makes NumPy arrays of which a small model can learn the class: each class has a pattern of its own, drowned in noise.
+//! Generates NumPy arrays whose class a small model can learn: each class has a pattern, hidden in noise.
 //!
-//! Three kinds, as the dataset formats read them: one `.npy` file a sample, one `.npy` whose first axis is the samples,
-//! and one `.npz` file a sample with the members `features` and `target`.
+//! There are three kinds, one per dataset format: one `.npy` file per sample, one `.npy` file whose first axis is the
+//! samples, and one `.npz` file per sample with the members `features` and `target`.
 
 use super::picture::Randomness;
 use super::{
@@ -16,10 +16,10 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// How the arrays lie in files.
+/// How the arrays are stored in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayContainer {
-    /// `class-003/00000103.npy`: one float32 array of the options' shape a file, in class folders.
+    /// `class-003/00000103.npy`: one float32 array of the options' shape per file, in class folders.
     NpyFiles,
     /// `samples.npy`: one float32 array, (samples, …shape).
     NpyStack,
@@ -27,20 +27,20 @@ pub enum ArrayContainer {
     NpzFiles,
 }
 
-/// What arrays to make. [`Default`] is a thousand arrays of 3×32×32 in ten classes.
+/// Parameters of the arrays. [`Default`] is a thousand arrays of 3×32×32 in ten classes.
 #[derive(Clone, Debug)]
 pub struct ArrayOptions {
-    /// How the arrays lie in files. Default `NpyFiles`.
+    /// How the arrays are stored in files. Default `NpyFiles`.
     pub container: ArrayContainer,
-    /// The number of samples; sample *i* is of class *i* modulo `classes`. Default 1,000.
+    /// The number of samples; sample *i* has class *i* modulo `classes`. Default 1,000.
     pub samples: u64,
     /// The number of classes, at most `samples` and 10,000. Default 10.
     pub classes: u32,
     /// The shape of one sample, 1 to 2²⁴ elements. Default `[3, 32, 32]`.
     pub shape: Vec<u64>,
-    /// What the values are drawn from. Default 17.
+    /// The seed of the values. Default 17.
     pub seed: u64,
-    /// Threads to work on; 0, the default, takes as many as this process may use. A stack is made on one.
+    /// The number of threads; 0, the default, uses as many as this process may use. A stack is made on one thread.
     pub threads: usize,
 }
 
@@ -57,10 +57,10 @@ impl Default for ArrayOptions {
     }
 }
 
-/// Makes the arrays of `options` in `folder`, or finds them ready; `progress` as for [`super::generate_images`].
+/// Generates the arrays of `options` in `folder`, or finds them complete; `progress` as for [`super::generate_images`].
 ///
 /// # Errors
-/// An option out of range, a folder that holds something else, a file that cannot be written.
+/// An option is out of range, the folder has other content, or a file cannot be written.
 pub fn generate_arrays(
     folder: &Path,
     options: &ArrayOptions,
@@ -143,7 +143,7 @@ fn write_sample(folder: &Path, options: &ArrayOptions, index: u64) -> Result<u64
 }
 
 fn npz_bytes(options: &ArrayOptions, index: u64, target: i64) -> io::Result<Vec<u8>> {
-    // The date is fixed, so that the same options give the same bytes on every day.
+    // The date is fixed, so that the same options always give the same bytes.
     let member = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Deflated)
         .last_modified_time(zip::DateTime::default());

@@ -1,6 +1,6 @@
-//! Streams of Apache Arrow: batches of an image and a label, as Hugging Face's `save_to_disk` lists them.
+//! Streams of Apache Arrow: batches of an image and a label, as Hugging Face's `save_to_disk` writes them.
 //!
-//! A message's description is a FlatBuffer: tables that lead forward to further ones.
+//! A message's metadata is a FlatBuffer: tables with references to later ones.
 
 use std::fs;
 use std::io;
@@ -11,13 +11,13 @@ use serde_json::json;
 /// Arrow's number for the version of messages that pyarrow writes.
 const V5: i16 = 4;
 
-/// A table's field: its number, and its bytes; those of a reference are set later.
+/// A table's field: its number, and its bytes; references are set later.
 type Field<'a> = (u16, &'a [u8]);
 
 /// A reference that is set later.
 const REFERENCE: [u8; 4] = [0; 4];
 
-/// A FlatBuffer under way.
+/// A FlatBuffer being built.
 #[derive(Default)]
 struct Builder {
     bytes: Vec<u8>,
@@ -28,11 +28,11 @@ impl Builder {
         self.bytes.resize(self.bytes.len().next_multiple_of(to), 0);
     }
 
-    /// Appends a table; gives where it lies, and where each field does.
+    /// Appends a table; returns its offset and its fields' offsets.
     fn table(&mut self, fields: &[Field<'_>]) -> (usize, Vec<usize>) {
         let count = fields.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
         let head = 4 + 2 * usize::from(count);
-        // The list of fields ends where the table begins, which is aligned.
+        // The list of fields ends at the table's start, which is aligned.
         let start = (self.bytes.len() + head).next_multiple_of(8);
         self.bytes.resize(start - head, 0);
         let (mut offsets, mut end) = (vec![0; usize::from(count)], 4_usize);
@@ -54,12 +54,12 @@ impl Builder {
         (start, places)
     }
 
-    /// Has a reference lead to a place.
+    /// Sets a reference.
     fn lead(&mut self, reference: usize, to: usize) {
         self.bytes[reference..reference + 4].copy_from_slice(&narrow(to - reference));
     }
 
-    /// Appends a vector's elements, to which a reference leads; gives where they begin.
+    /// Appends a vector and sets the reference to it; returns the offset of its elements.
     fn vector(&mut self, reference: usize, count: usize, elements: &[u8]) -> usize {
         // Structs of numbers of 8 bytes are aligned.
         self.bytes.resize((self.bytes.len() + 4).next_multiple_of(8) - 4, 0);
@@ -69,7 +69,7 @@ impl Builder {
         self.bytes.len() - elements.len()
     }
 
-    /// A message's table; gives where its header's reference is.
+    /// A message's table, and the offset of its header's reference.
     fn message(kind: u8, body_bytes: usize) -> (Self, usize) {
         let mut builder = Self { bytes: vec![0; 4] };
         let body = (body_bytes as u64).to_le_bytes();
@@ -91,7 +91,7 @@ fn narrow(number: usize) -> [u8; 4] {
     u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// `image`, bytes, and `label`, an int64; both always there.
+/// `image`, bytes, and `label`, an int64; both without nulls.
 fn schema() -> Vec<u8> {
     let (mut builder, header) = Builder::message(1, 0);
     let (start, places) = builder.table(&[(1, &REFERENCE), (0, &0_i16.to_le_bytes())]);
@@ -122,7 +122,7 @@ fn batch(rows: &[(usize, Vec<u8>)]) -> Vec<u8> {
         ends.push(narrow(images.len()));
         labels.extend((*label as u64).to_le_bytes());
     }
-    // Of each column which values are there, which is left out where all are.
+    // Each column's validity buffer is empty, since all values are valid.
     let (mut body, mut buffers) = (Vec::new(), Vec::new());
     for buffer in [&[], ends.as_flattened(), &images, &[], &labels] {
         for number in [body.len(), buffer.len()] {
@@ -142,11 +142,11 @@ fn batch(rows: &[(usize, Vec<u8>)]) -> Vec<u8> {
     builder.finish(&body)
 }
 
-/// Packs a folder of class folders into streams of so many rows each, in batches of ten: `image`, and `label`, the class's
-/// number.
+/// Packs a folder of class folders into streams of `rows_each` rows, in batches of ten: `image`, and `label`, the
+/// class's number.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn pack_classes(folder: &Path, target: &Path, rows_each: usize) -> io::Result<()> {
     fs::create_dir_all(target)?;
     let files = crate::class_folders::files(folder)?;

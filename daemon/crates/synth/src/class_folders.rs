@@ -7,7 +7,7 @@ use std::path::Path;
 /// Each file's class as a number, and its path; in the order of the paths.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub(crate) fn files(folder: &Path) -> io::Result<Vec<(usize, String)>> {
     let names = |folder: &Path| -> io::Result<Vec<String>> {
         let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string()));
@@ -18,7 +18,7 @@ pub(crate) fn files(folder: &Path) -> io::Result<Vec<(usize, String)>> {
     };
     let mut files = Vec::new();
     let mut classes = names(folder)?;
-    // Beside them lies what says how they were made.
+    // The marker file next to them is not a class.
     classes.retain(|class| folder.join(class).is_dir());
     for (label, class) in classes.into_iter().enumerate() {
         files.extend(

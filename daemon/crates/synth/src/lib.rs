@@ -1,9 +1,9 @@
-//! Makes data to try things on: JPEGs in class folders that look enough like photographs to cost what photographs cost,
-//! and NumPy arrays. `forebay demo` and the standard work of the benchmark stand on it.
+//! Generates data for demonstrations and benchmarks: JPEGs in class folders that resemble photographs in their decoding
+//! cost, and NumPy arrays. Used by `forebay demo` and the standard workload of the benchmark.
 //!
-//! The same options give the same bytes on every machine and with any number of threads. A finished set is not made
-//! again; a folder with other content is refused, never written over. What a picture shows is decided in `picture`,
-//! arrays are made in `arrays`, and `marker` remembers what a folder holds.
+//! The same options give the same bytes on every machine and with any number of threads. A complete set is not
+//! generated again; a folder with other content is refused and never overwritten. `picture` determines the images,
+//! `arrays` the arrays, and `marker` records a folder's content.
 
 #![forbid(unsafe_code)]
 
@@ -35,27 +35,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// Raised whenever the same options give other bytes, so that a set made by an older release is not taken for this one.
+/// Raised whenever the same options give other bytes, so that a set of an older release is not reused.
 const GENERATOR_VERSION: u32 = 1;
 
-/// What pictures to make. [`Default`] is the standard work: 4,000 JPEGs of about 500×375 pixels and 110 kB, 100 classes.
+/// Parameters of the images. [`Default`] is the standard workload: 4,000 JPEGs of about 500×375 pixels and 110 kB, 100
+/// classes.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
-    /// The number of pictures; picture *i* is of class *i* modulo `classes`. Default 4,000.
+    /// The number of images; image *i* has class *i* modulo `classes`. Default 4,000.
     pub images: u64,
     /// The number of class folders, at most `images` and 10,000. Default 100.
     pub classes: u32,
-    /// The mean width in pixels, 16 to 16,384. Default 500. Every fourth picture stands upright: its sides are swapped.
+    /// The mean width in pixels, 16 to 16,384. Default 500. Every fourth image is in portrait format: its sides are
+    /// swapped.
     pub width: u16,
     /// The mean height in pixels, 16 to 16,384. Default 375.
     pub height: u16,
-    /// How far each side may be from its mean, in percent, at most 50. Default 20.
+    /// The maximal deviation of each side from its mean, in percent, at most 50. Default 20.
     pub size_variation_percent: u8,
-    /// What the pictures are drawn from. Default 17.
+    /// The seed of the images. Default 17.
     pub seed: u64,
     /// JPEG quality as libjpeg counts it, 1 to 100. Default 94. Chroma is halved in both directions (4:2:0).
     pub quality: u8,
-    /// Threads to work on; 0, the default, takes as many as this process may use. The bytes do not depend on it.
+    /// The number of threads; 0, the default, uses as many as this process may use. The bytes do not depend on it.
     pub threads: usize,
 }
 
@@ -74,7 +76,7 @@ impl Default for GenerateOptions {
     }
 }
 
-/// What was made, or found ready.
+/// The result of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct GenerateReport {
     /// The samples in the set.
@@ -83,17 +85,17 @@ pub struct GenerateReport {
     pub bytes: u64,
     /// The time it took.
     pub elapsed: Duration,
-    /// The finished set was already there, and nothing was made.
+    /// The complete set existed already, and nothing was generated.
     pub reused: bool,
 }
 
-/// Makes the pictures of `options` in `folder` as `class-007/00000107.jpg`, or finds them ready.
+/// Generates the images of `options` in `folder` as `class-007/00000107.jpg`, or finds them complete.
 ///
-/// `progress` is called on this thread with (pictures done, pictures in all), now and then and at the end.
+/// `progress` is called on this thread with (images done, images in total), from time to time and at the end.
 ///
 /// # Errors
-/// An option out of range, a folder that holds something else, a file that cannot be written. After an error or a kill
-/// the same call makes the set anew.
+/// An option is out of range, the folder has other content, or a file cannot be written. After an error or a kill the
+/// same call starts over.
 pub fn generate_images(
     folder: &Path,
     options: &GenerateOptions,
@@ -115,7 +117,7 @@ pub fn generate_images(
     })
 }
 
-/// Makes a set of so many samples in so many files, or finds it ready. `make` returns the bytes of all files.
+/// Generates a set of samples in files, or finds it complete. `make` returns the bytes of all files.
 fn generate(
     folder: &Path,
     described: serde_json::Value,
@@ -167,7 +169,7 @@ fn check_options(options: &GenerateOptions) -> Result<(), GenerateError> {
     check("quality", options.quality.into(), 1..=100, "must be 1 to 100")
 }
 
-/// The names sort as the classes do: as many digits as the last class needs, at least three.
+/// The names sort like the classes: as many digits as the last class needs, at least three.
 fn class_folder(folder: &Path, class: u32, classes: u32) -> PathBuf {
     let digits = classes.saturating_sub(1).max(100).ilog10() as usize + 1;
     folder.join(format!("class-{class:0digits$}"))
@@ -181,7 +183,7 @@ fn thread_count(asked: usize) -> usize {
     if asked == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { asked }
 }
 
-/// Makes the pictures of one thread; the buffers are kept from picture to picture.
+/// Generates the images of one thread; the buffers are reused.
 struct Painter<'a> {
     folder: &'a Path,
     options: &'a GenerateOptions,
@@ -190,7 +192,7 @@ struct Painter<'a> {
 }
 
 impl Painter<'_> {
-    /// Makes picture `index` and returns its size in bytes.
+    /// Generates image `index` and returns its size in bytes.
     fn make(&mut self, index: u64) -> Result<u64, GenerateError> {
         let class = class_of(index, self.options.classes);
         let path =
@@ -226,7 +228,7 @@ impl Painter<'_> {
     }
 }
 
-/// Runs `make` for every index below `count` on `threads` threads and adds up what it returns. The first error stops all.
+/// Runs `make` for every index below `count` on `threads` threads and adds up its results. The first error stops all.
 fn on_threads<Make>(
     count: u64,
     threads: usize,
@@ -243,7 +245,7 @@ where
         for _ in 0..threads {
             let (sender, next, stop, mut make) = (sender.clone(), &next, &stop, new_worker());
             scope.spawn(move || {
-                // Relaxed: the counter only deals out indexes and the flag only saves work; nothing is read through them.
+                // Relaxed: the counter only assigns indexes and the flag only saves work; nothing is read through them.
                 while !stop.load(Ordering::Relaxed) {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     if index >= count || sender.send(make(index)).is_err() {

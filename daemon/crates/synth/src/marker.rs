@@ -1,8 +1,9 @@
-//! The marker file that says what a generated folder holds, so that a finished set is not made twice and a person's own
-//! files are never written over.
+//! The marker file that records the content of a generated folder, so that a complete set is not generated twice and a
+//! user's files are never overwritten.
 //!
-//! The marker is locked (`flock`) while the set is made: a second generator waits and then finds the set finished. The
-//! kernel drops the lock when a generator dies; the marker then says "not finished" and the next one makes the set anew.
+//! The marker is locked (`flock`) during the generation: a second generator waits and then finds the set complete. The
+//! kernel releases the lock when a generator dies; the marker then still contains "not finished" and the next generator
+//! starts over.
 
 use super::GenerateError;
 use rustix::fs::{FlockOperation, flock};
@@ -11,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// The marker's name. It begins with a dot, so that no dataset format takes it for a sample.
+/// The marker's name. It begins with a dot, so that dataset formats ignore it.
 pub(super) const MARKER_NAME: &str = ".forebay-generated.json";
 
 /// The locked marker of one folder.
@@ -21,20 +22,20 @@ pub(super) struct Marker {
     options: Value,
 }
 
-/// What a folder holds before the work.
+/// The content of a folder before the generation.
 pub(super) enum Found {
-    /// The finished set, with the bytes that its samples take.
+    /// The complete set, with the size of its samples.
     Finished {
         /// The sum of the sizes of all samples' files.
         bytes: u64,
     },
-    /// Nothing, or a part of the set that is asked for.
+    /// Nothing, or a part of the requested set.
     Unfinished(Marker),
 }
 
-/// Makes `folder` where it is missing, locks its marker and compares what it says with `options`.
+/// Creates `folder` if it is missing, locks its marker and compares it with `options`.
 ///
-/// `files_expected` is how many sample files a finished set has; a set that has lost some is made again.
+/// `files_expected` is the number of sample files in a complete set; a set with missing files is generated again.
 pub(super) fn open(
     folder: &Path,
     options: Value,
@@ -45,7 +46,7 @@ pub(super) fn open(
     if !path.exists() {
         let mut entries =
             fs::read_dir(folder).map_err(GenerateError::file(folder, "list the folder"))?;
-        // A second generator may have made the marker in between; then the folder is not a stranger's.
+        // A second generator may have created the marker in between; then the folder is not a user's.
         if entries.next().is_some() && !path.exists() {
             return Err(GenerateError::NotOurs { folder: folder.to_path_buf() });
         }
@@ -62,7 +63,7 @@ pub(super) fn open(
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(GenerateError::file(&path, "read the marker"))?;
     let found: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-    // A marker that is empty or cut short is that of a generator that died while writing it.
+    // An empty or truncated marker comes from a generator that died while writing it.
     let same = found.get("options").is_none_or(|found| *found == options);
     if !same {
         return Err(GenerateError::OtherOptions {
@@ -80,7 +81,7 @@ pub(super) fn open(
 }
 
 impl Marker {
-    /// Says that the set is complete, and drops the lock.
+    /// Records that the set is complete, and releases the lock.
     pub(super) fn finish(mut self, bytes: u64) -> Result<(), GenerateError> {
         self.write(true, bytes)
     }
@@ -99,7 +100,7 @@ impl Marker {
     }
 }
 
-/// The files in `folder` and in the folders directly below it, without names that begin with a dot.
+/// The number of files in `folder` and in its direct subfolders, without names that begin with a dot.
 fn count_files(folder: &Path) -> Result<u64, GenerateError> {
     let mut count = 0;
     let mut waiting = vec![(folder.to_path_buf(), 0)];

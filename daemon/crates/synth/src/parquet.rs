@@ -1,10 +1,10 @@
-//! Parquet files of an image and a label, plain or in compressed pages.
+//! Parquet files of an image and a label, with plain or compressed pages.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// The types of Thrift's compact protocol that stand here.
+/// The types of Thrift's compact protocol that are used here.
 const I32: u8 = 5;
 const I64: u8 = 6;
 const BINARY: u8 = 8;
@@ -13,7 +13,7 @@ const STRUCT: u8 = 12;
 /// Parquet's numbers for types of values.
 const INT64: i64 = 2;
 const BYTE_ARRAY: i64 = 6;
-/// Rows of a page.
+/// Rows per page.
 const PAGE_ROWS: usize = 10;
 
 fn varint(mut number: u64) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A struct under way: its fields come in the order of their numbers.
+/// A struct being written, with its fields in ascending order.
 #[derive(Default)]
 struct Fields {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ struct Fields {
 
 impl Fields {
     fn field(mut self, number: u8, kind: u8, value: &[u8]) -> Self {
-        // Numbers that lie at most 15 apart stand in one byte with the type.
+        // A number at most 15 above the previous one shares a byte with the type.
         self.bytes.push((number - self.last) << 4 | kind);
         self.bytes.extend_from_slice(value);
         self.last = number;
@@ -67,7 +67,7 @@ fn signed(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// What Snappy makes of bytes in which it finds nothing twice: their number, and one literal.
+/// Snappy's encoding without matches: the number of bytes, and one literal.
 fn snappy(bytes: &[u8]) -> Vec<u8> {
     let last = u32::try_from(bytes.len().saturating_sub(1)).unwrap_or(u32::MAX);
     [&varint(bytes.len() as u64)[..], &[63 << 2], &last.to_le_bytes(), bytes].concat()
@@ -77,14 +77,14 @@ fn snappy(bytes: &[u8]) -> Vec<u8> {
 fn page(values: &[u8], count: usize, is_packed: bool) -> Vec<u8> {
     let stored = if is_packed { snappy(values) } else { values.to_vec() };
     let data = Fields::default().number(1, I32, signed(count)).number(2, I32, 0);
-    // Levels of no bits, encoded as runs.
+    // Levels of zero bits, encoded as runs.
     let data = data.number(3, I32, 3).number(4, I32, 3).end();
     let header = Fields::default().number(1, I32, 0).number(2, I32, signed(values.len()));
     let header = header.number(3, I32, signed(stored.len())).field(5, STRUCT, &data);
     [header.end(), stored].concat()
 }
 
-/// A file of one group of these rows.
+/// A file with one group of these rows.
 fn file(rows: &[(usize, Vec<u8>)], is_packed: bool) -> Vec<u8> {
     let image = |row: &(usize, Vec<u8>)| {
         let length = u32::try_from(row.1.len()).unwrap_or(u32::MAX).to_le_bytes();
@@ -97,7 +97,7 @@ fn file(rows: &[(usize, Vec<u8>)], is_packed: bool) -> Vec<u8> {
     let root = Fields::default().text(4, "schema").number(5, I32, 2).end();
     let (mut bytes, mut schema, mut chunks) = (b"PAR1".to_vec(), vec![root], Vec::new());
     for (name, kind, plain) in columns {
-        // A required one.
+        // A required column.
         let element = Fields::default().number(1, I32, kind).number(3, I32, 0).text(4, name);
         schema.push(element.end());
         let start = bytes.len();
@@ -123,11 +123,11 @@ fn file(rows: &[(usize, Vec<u8>)], is_packed: bool) -> Vec<u8> {
     bytes
 }
 
-/// Packs a folder of class folders into files of so many rows each, in pages of ten: `image`, and `label`, the class's
-/// number. Compressed pages are Snappy's.
+/// Packs a folder of class folders into files of `rows_each` rows, in pages of ten: `image`, and `label`, the class's
+/// number. Compressed pages use Snappy.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn pack_classes(
     folder: &Path,
     target: &Path,

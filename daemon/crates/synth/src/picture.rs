@@ -1,25 +1,26 @@
-//! Paints one photograph-like picture: smooth colour fields, texture at seven scales, objects with soft edges, grain.
+//! Paints one photograph-like image: smooth colour fields, texture at seven scales, objects with soft edges, grain.
 //!
-//! A picture is a pure function of (seed, index, class): only integers are used, so every machine paints the same bytes.
-//! The class decides the objects' colour, shape and stripes, which is what a small network can learn; place, size, turn,
-//! light and background are drawn for each picture. The generator has its own random numbers, so that generated data does
-//! not change when the order of samples or a draw of an operation does. Encoding and files are the parent module's work.
+//! An image is a pure function of (seed, index, class): only integers are used, so every machine paints the same bytes.
+//! The class determines the objects' colour, shape and stripes, which a small network can learn; position, size,
+//! rotation, light and background are drawn for each image. The generator has separate random numbers, so that
+//! generated data does not change with the order of samples or the draws of operations. The parent module encodes and
+//! writes files.
 
 /// Texture is summed in sixteenths of a level, so that the weak fine octaves are not rounded away.
 const LEVEL: i32 = 16;
 
 /// Cell sizes in pixels and the amplitudes in levels of the texture's octaves. The amplitude falls more slowly than the
-/// cell, as it does in photographs of foliage and fabric; tuned so that the standard set has about 110 kB a file.
+/// cell size, as in photographs of foliage and fabric; tuned so that the standard set has about 110 kB per file.
 const TEXTURE_OCTAVES: [(usize, i32); 7] =
     [(128, 30), (64, 24), (32, 20), (16, 18), (8, 19), (4, 25), (2, 31)];
 
-/// The same for the slow change of tint between the red and the blue channel.
+/// The octaves for the slow change of tint between the red and the blue channel.
 const TINT_OCTAVES: [(usize, i32); 3] = [(64, 16), (16, 8), (4, 5)];
 
 /// Positions on the colour wheel of [`hue_color`].
 const HUES: i32 = 1536;
 
-/// Unit vectors of eight turns within a right angle, in 1/256: (cosine, sine).
+/// Unit vectors of eight rotations within a right angle, in 1/256: (cosine, sine).
 const TURNS: [(i32, i32); 8] =
     [(256, 0), (251, 50), (237, 98), (213, 142), (181, 181), (142, 213), (98, 237), (50, 251)];
 
@@ -30,7 +31,7 @@ type Color = [i32; 3];
 pub(super) struct Randomness(u64);
 
 impl Randomness {
-    /// A sequence of its own for every pair of seed and index.
+    /// An independent sequence for every pair of seed and index.
     pub(super) fn new(seed: u64, index: u64) -> Self {
         let mut mixed = Self(seed);
         let start = mixed.next() ^ index.wrapping_mul(0xD134_2543_DE82_EF95);
@@ -45,7 +46,7 @@ impl Randomness {
         value ^ (value >> 31)
     }
 
-    /// A whole number in `low..=high`; `low` when the range is empty.
+    /// A whole number in `low..=high`; `low` if the range is empty.
     pub(super) fn between(&mut self, low: i32, high: i32) -> i32 {
         let span = i64::from(high).saturating_sub(i64::from(low)).max(0) + 1;
         let high_half = i64::from((self.next() >> 32) as u32);
@@ -130,7 +131,7 @@ struct Object {
 
 impl Object {
     /// How much of the pixel at (`across`, `down`) from the centre the object covers, 0 to 256: a ramp two pixels wide,
-    /// as a lens leaves it.
+    /// like a lens's.
     fn coverage(&self, across: i32, down: i32) -> i32 {
         let radius = self.radius;
         // The squared distance over twice the radius is the distance from the rim to first order, without a root.
@@ -160,7 +161,7 @@ impl Object {
         ((across * cosine + down * sine) >> 8, (down * cosine - across * sine) >> 8)
     }
 
-    /// The object's colour at a place: stripes, and light that falls from one side.
+    /// The object's colour at a position: stripes, and light from one side.
     fn shade(&self, across: i32, down: i32) -> Color {
         let (along, _) = self.turned(across, down);
         let stripe =
@@ -170,12 +171,12 @@ impl Object {
     }
 }
 
-/// A full colour at `hue` of [`HUES`], grown pale: `saturation` 0 gives `value` in all channels, 256 the pure colour.
+/// A colour at `hue` of [`HUES`]: `saturation` 0 gives `value` in all channels, 256 the pure colour.
 fn hue_color(hue: i32, saturation: i32, value: i32) -> Color {
     let hue = hue.rem_euclid(HUES);
     let channel = |shift: i32| {
         let place = (hue + shift).rem_euclid(HUES);
-        // A trapezoid over the wheel: up for one sixth, full for two, down for one, empty for two.
+        // A trapezoid over the wheel: rising for one sixth, full for two, falling for one, zero for two.
         let level = match place / 256 {
             0 => place,
             1 | 2 => 255,
@@ -197,7 +198,7 @@ pub(super) fn paint(
 ) {
     let (width, height) = (usize::from(size.0), usize::from(size.1));
     let (columns, lines) = (i32::from(size.0), i32::from(size.1));
-    // Between a calm sky and a thicket, so that files differ in size as photographs do.
+    // Between a calm sky and a thicket, so that file sizes differ as for photographs.
     let busyness = randomness.between(30, 190);
     let octaves = |randomness: &mut Randomness, table: &[(usize, i32)]| -> Vec<Octave> {
         let build = |&(cell, amplitude): &(usize, i32)| {

@@ -1,5 +1,5 @@
-//! A drawn picture of a house below the sun: what is up and what is left, straight lines, and colours that everybody knows are
-//! seen at once, so that it shows what an operation does to a picture.
+//! A drawn image of a house below the sun: its orientation, straight lines and familiar colours are recognised at once,
+//! so that it shows the effect of an operation on an image.
 
 /// Its pixels.
 const SIZE: (i32, i32) = (384, 288);
@@ -16,7 +16,7 @@ fn level(value: i32) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(0)
 }
 
-/// What is seen at a place; what stands in front comes first.
+/// The colour at a position; objects in the foreground come first.
 fn colour(x: i32, y: i32) -> [i32; 3] {
     let is_within = |left: i32, top: i32, width: i32, height: i32| {
         (left..left + width).contains(&x) && (top..top + height).contains(&y)
@@ -38,7 +38,7 @@ fn colour(x: i32, y: i32) -> [i32; 3] {
     if is_within(115, 150, 145, 94) {
         return [235, 222, 190];
     }
-    // A roof as steep on its left as on its right.
+    // A roof of equal slope on both sides.
     if (90..150).contains(&y) && (x - 187).abs() < (y - 80) * 5 / 4 {
         let is_tile = (y / 6) % 2 == 0;
         return if is_tile { [200, 62, 45] } else { [178, 50, 40] };

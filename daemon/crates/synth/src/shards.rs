@@ -1,4 +1,5 @@
-//! Shards of MosaicML Streaming and of LitData: records of an image and a label, each shard with a table of their places.
+//! Shards of MosaicML Streaming and of LitData: records of an image and a label, each shard with a table of their
+//! offsets.
 
 use std::fs;
 use std::io;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-/// Whose shards.
+/// The writer of the shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// `MDSWriter` of MosaicML Streaming.
@@ -15,7 +16,7 @@ pub enum Writer {
     Lit,
 }
 
-/// The number of records, where each begins and the last ends, and the records.
+/// The number of records, their offsets and the last one's end, and the records.
 fn shard(before: &[u8], records: &[Vec<u8>]) -> Vec<u8> {
     let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
     let mut bytes = narrow(records.len()).to_vec();
@@ -30,10 +31,10 @@ fn shard(before: &[u8], records: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Packs a folder of class folders into shards of so many records each: `image`, and `label`, the class's number.
+/// Packs a folder of class folders into shards of a fixed number of records: `image`, and `label`, the class's number.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn pack_classes(
     folder: &Path,
     target: &Path,
@@ -50,7 +51,7 @@ pub fn pack_classes(
             let label = i64::try_from(*label).unwrap_or(0).to_le_bytes();
             let size = u32::try_from(image.len()).unwrap_or(u32::MAX).to_le_bytes();
             let sizes = match writer {
-                // Of a column whose values have one length records say none.
+                // Records do not contain the size of a column with values of one length.
                 Writer::Mosaic => size.to_vec(),
                 Writer::Lit => [size, 8_u32.to_le_bytes()].concat(),
             };

@@ -1,4 +1,4 @@
-//! Tar archives in ustar form, as small as they can be.
+//! Minimal tar archives in ustar form.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 /// A ustar header.
 ///
 /// # Panics
-/// When the name has more than 100 bytes.
+/// The name has more than 100 bytes.
 #[must_use]
 pub fn header(name: &str, size: u64, kind: u8) -> [u8; 512] {
     let mut block = [0; 512];
@@ -20,7 +20,7 @@ pub fn header(name: &str, size: u64, kind: u8) -> [u8; 512] {
     block
 }
 
-/// Sets a header's checksum right.
+/// Updates a header's checksum.
 pub fn seal(block: &mut [u8]) {
     block[148..156].fill(b' ');
     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
@@ -36,7 +36,7 @@ pub fn member(name: &str, data: &[u8], kind: u8) -> Vec<u8> {
     bytes
 }
 
-/// A whole archive.
+/// A complete archive.
 #[must_use]
 pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes: Vec<u8> =
@@ -45,11 +45,11 @@ pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// Packs a folder of class folders into archives of so many files each, as webdataset has them: `CLASS/NAME.jpg` and
-/// `CLASS/NAME.cls`, the class's number. Gives the number of archives.
+/// Packs a folder of class folders into archives of `files_each` files, in webdataset's form: `CLASS/NAME.jpg` and
+/// `CLASS/NAME.cls`, the class's number. Returns the number of archives.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn pack_classes(folder: &Path, target: &Path, files_each: usize) -> io::Result<usize> {
     fs::create_dir_all(target)?;
     let files = crate::class_folders::files(folder)?;

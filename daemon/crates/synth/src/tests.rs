@@ -1,4 +1,4 @@
-//! Tests of the generator: bytes that depend on the options alone, and folders that are treated with care.
+//! Tests of the generator: bytes that depend only on the options, and protection of existing folders.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ fn small() -> GenerateOptions {
 
 fn silent(_done: u64, _all: u64) {}
 
-/// Every file below `folder` but the marker: its path relative to it, and its bytes.
+/// Every file below `folder` except the marker: its relative path, and its bytes.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_path_buf()];
@@ -35,7 +35,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn the_bytes_depend_on_the_options_alone_and_not_on_threads() {
+fn bytes_depend_on_the_options_and_not_on_threads() {
     let (one, many) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     let report = generate_images(one.path(), &small(), &silent).expect("one thread");
     let options = GenerateOptions { threads: 4, ..small() };
@@ -48,9 +48,9 @@ fn the_bytes_depend_on_the_options_alone_and_not_on_threads() {
     assert!(made.values().all(|file| file.starts_with(&[0xFF, 0xD8])));
 }
 
-/// Fails when the pictures change: then raise `GENERATOR_VERSION` with the digest, so that old sets are made again.
+/// Fails if the images change: then raise `GENERATOR_VERSION` with the digest, so that old sets are generated again.
 #[test]
-fn the_bytes_of_this_generator_version_stay() {
+fn bytes_of_this_generator_version_are_pinned() {
     let folder = tempfile::tempdir().expect("folder");
     generate_images(folder.path(), &small(), &silent).expect("made");
     let mut hasher = blake3::Hasher::new();
@@ -61,7 +61,7 @@ fn the_bytes_of_this_generator_version_stay() {
 }
 
 #[test]
-fn another_seed_gives_other_pictures() {
+fn another_seed_gives_other_images() {
     let (one, other) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
     generate_images(one.path(), &small(), &silent).expect("made");
     generate_images(other.path(), &GenerateOptions { seed: 18, ..small() }, &silent).expect("made");
@@ -70,7 +70,7 @@ fn another_seed_gives_other_pictures() {
 }
 
 #[test]
-fn a_finished_set_is_not_made_again_and_a_damaged_one_is() {
+fn complete_set_is_reused_and_a_damaged_one_is_generated_again() {
     let folder = tempfile::tempdir().expect("folder");
     let first = generate_images(folder.path(), &small(), &silent).expect("made");
     let picture = folder.path().join("class-001/00000004.jpg");
@@ -87,7 +87,7 @@ fn a_finished_set_is_not_made_again_and_a_damaged_one_is() {
 }
 
 #[test]
-fn an_interrupted_set_is_made_anew() {
+fn interrupted_set_is_generated_again() {
     let folder = tempfile::tempdir().expect("folder");
     fs::write(folder.path().join(marker::MARKER_NAME), b"{\"opt").expect("half a marker");
     fs::create_dir(folder.path().join("class-000")).expect("half a set");
@@ -97,7 +97,7 @@ fn an_interrupted_set_is_made_anew() {
 }
 
 #[test]
-fn a_folder_with_other_content_is_refused_and_left_alone() {
+fn folder_with_other_content_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().expect("folder");
     fs::write(folder.path().join("holiday.jpg"), b"precious").expect("write");
     let error = generate_images(folder.path(), &small(), &silent).expect_err("refused");
@@ -106,7 +106,7 @@ fn a_folder_with_other_content_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_set_made_with_other_options_is_refused_with_both() {
+fn set_with_other_options_is_refused_with_both() {
     let folder = tempfile::tempdir().expect("folder");
     generate_images(folder.path(), &small(), &silent).expect("made");
     let error =
@@ -136,7 +136,7 @@ fn options_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_the_work_and_is_named() {
+fn unwritable_file_ends_the_generation_and_is_named() {
     let folder = tempfile::tempdir().expect("folder");
     fs::write(folder.path().join(marker::MARKER_NAME), b"").expect("marker");
     fs::create_dir_all(folder.path().join("class-001/00000004.jpg"))
@@ -146,7 +146,7 @@ fn a_file_that_cannot_be_written_ends_the_work_and_is_named() {
 }
 
 #[test]
-fn progress_ends_at_the_whole() {
+fn progress_ends_at_the_total() {
     let folder = tempfile::tempdir().expect("folder");
     let seen = std::cell::RefCell::new(Vec::new());
     generate_images(folder.path(), &small(), &|done, all| seen.borrow_mut().push((done, all)))

@@ -23,7 +23,7 @@ fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number.to_le_bytes()[0]);
 }
 
-/// A field of a message that is bytes or a message.
+/// A field of a message with bytes or a message.
 #[must_use]
 pub fn field(number: u64, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(value.len() + 8);
@@ -58,14 +58,14 @@ pub fn feature(values: Values<'_>) -> Vec<u8> {
     }
 }
 
-/// An Example of features by their keys.
+/// An Example with features by key.
 #[must_use]
 pub fn example(features: &[(&str, Values<'_>)]) -> Vec<u8> {
     let entries = features.iter().flat_map(|(key, values)| entry(key, &feature(*values)));
     field(1, &entries.collect::<Vec<_>>())
 }
 
-/// CRC32C, bit by bit, and masked as TensorFlow does.
+/// CRC32C, bit by bit, masked like TensorFlow's.
 fn checksum(bytes: &[u8]) -> u32 {
     let crc = bytes.iter().fold(!0_u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -83,11 +83,11 @@ pub fn frame(data: &[u8]) -> Vec<u8> {
     [&length[..], &head, data, &tail].concat()
 }
 
-/// Packs a folder of class folders into files of so many records each, as ImageNet's scripts do: `image/encoded` and
-/// `image/class/label`, the class's number.
+/// Packs a folder of class folders into files of `records_each` records, in the form of ImageNet's scripts:
+/// `image/encoded` and `image/class/label`, the class's number.
 ///
 /// # Errors
-/// What the system says.
+/// A system error.
 pub fn pack_classes(folder: &Path, target: &Path, records_each: usize) -> io::Result<()> {
     fs::create_dir_all(target)?;
     let files = crate::class_folders::files(folder)?;

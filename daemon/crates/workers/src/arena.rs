@@ -1,5 +1,5 @@
-//! The memory that a worker shares with this process: two sides, each with room for a call. What lies there is described in
-//! [`super::call`] and [`super::reply`].
+//! The memory that a worker shares with this process: two sides, each with room for a call. Their layout is described
+//! in [`super::call`] and [`super::reply`].
 
 use std::fs::File;
 use std::io;
@@ -9,20 +9,20 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use forebay_protocol::window::{Window, create_sealed};
 
-/// The calls that an arena has room for at once.
+/// Number of calls for which an arena has room at once.
 pub(crate) const SIDES: usize = 2;
-/// What an arena's sides are apart at most. Memory is taken only where something is written.
+/// Maximum distance between the sides of an arena. Memory is allocated only where something is written.
 const SIDE_BYTES: u64 = 1 << 40;
-/// A side begins where a page may.
+/// A side begins at a page boundary, for any page size.
 const SIDE_ALIGNMENT: u64 = 1 << 16;
-/// What is mapped of a side at most; what lies behind it is reached by system calls, which copy page by page and take three
-/// times as long.
+/// Maximum mapped part of a side; the rest is accessed by system calls, which copy page by page and take three times as
+/// long.
 const MAX_WINDOW_BYTES: usize = 256 << 20;
-/// No row is under call.
+/// No row is being called.
 const NO_ROW: u64 = u64::MAX;
 
-/// Where a side begins, the same in this process and in the worker. The first word of the first one says which row is under
-/// call.
+/// A side's offset, the same in this process and in the worker. The first word of the first side is the row being
+/// called, the second is not 0 while the worker has output that is not logged yet, because its line has not ended.
 pub(crate) fn side_start(side: usize) -> u64 {
     side as u64 * side_bytes()
 }
@@ -30,7 +30,7 @@ pub(crate) fn side_start(side: usize) -> u64 {
 fn side_bytes() -> u64 {
     static APART: OnceLock<u64> = OnceLock::new();
     *APART.get_or_init(|| {
-        // A file beyond this limit would end the process that makes it.
+        // Creating a file beyond this limit would kill the process.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         let share = limit.map_or(SIDE_BYTES, |limit| limit / SIDES as u64);
         SIDE_BYTES.min(share / SIDE_ALIGNMENT * SIDE_ALIGNMENT)
@@ -41,57 +41,63 @@ fn side_bytes() -> u64 {
 #[derive(Debug)]
 pub struct Arena {
     memory: File,
-    /// What is mapped of each side. Each is used by the thread that has the side.
+    /// The mapped part of each side, used by the thread that has the side.
     windows: [Mutex<Option<Window>>; SIDES],
 }
 
 impl Arena {
-    /// Takes no memory yet.
+    /// Allocates no memory yet.
     pub(crate) fn create() -> io::Result<Self> {
         let memory = create_sealed("forebay-python", side_start(SIDES))?;
         memory.write_all_at(&NO_ROW.to_le_bytes(), 0)?;
         Ok(Self { memory, windows: Default::default() })
     }
 
-    /// For the worker.
+    /// A descriptor for the worker.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         Ok(self.memory.try_clone()?.into())
     }
 
-    /// The place in the bundle of the row under call, as the worker says.
+    /// The index in the bundle of the row being called, as reported by the worker.
     pub(crate) fn row_under_call(&self) -> Option<usize> {
         let mut word = [0; 8];
         self.memory.read_exact_at(&mut word, 0).ok()?;
         usize::try_from(u64::from_le_bytes(word)).ok().filter(|row| *row < usize::MAX)
     }
 
-    /// The memory that it takes.
+    /// Whether the worker reports an unlogged line.
+    pub(crate) fn has_begun_line(&self) -> bool {
+        let mut word = [0; 8];
+        self.memory.read_exact_at(&mut word, 8).is_ok() && word != [0; 8]
+    }
+
+    /// The memory that it occupies, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.memory.metadata().map_or(0, |memory| memory.blocks() * 512)
     }
 
-    /// Whether so many bytes may lie there.
+    /// Whether the arena contains this range.
     #[must_use]
     pub fn has(&self, at: u64, bytes: u64) -> bool {
         at.checked_add(bytes).is_some_and(|end| end <= side_start(SIDES))
     }
 
-    /// Copies bytes out of it. They may be anything: the worker can write there at any time.
+    /// Copies bytes out of the arena. They are untrusted: the worker can write there at any time.
     ///
     /// # Errors
-    /// They do not lie there.
+    /// The range is outside the arena.
     pub fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         let read = self.in_window(at, to.len(), |window, at| window.copy_out(at, to));
         if read { Ok(()) } else { self.memory.read_exact_at(to, at) }
     }
 
-    /// Copies bytes into it.
+    /// Copies bytes into the arena.
     pub(crate) fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
         let written = self.in_window(at, from.len(), |window, at| window.copy_in(at, from));
         if written { Ok(()) } else { self.memory.write_all_at(from, at) }
     }
 
-    /// Copies where a side is mapped, and maps more of it first where that is needed; false: it was not copied.
+    /// Copies through the mapped window, after mapping more of the side if needed; false: nothing was copied.
     fn in_window(&self, at: u64, bytes: usize, copy: impl FnOnce(&Window, usize) -> bool) -> bool {
         let side = usize::try_from(at / side_bytes().max(1)).unwrap_or(SIDES);
         let Some(window) = self.windows.get(side) else { return false };
@@ -101,7 +107,7 @@ impl Arena {
         };
         let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
         if window.as_ref().is_none_or(|window| window.bytes() < end) {
-            // With some room, so that rows of many sizes do not map it anew one by one.
+            // With some room, so that rows of many sizes do not each cause a new mapping.
             let room = (end + end / 4).next_multiple_of(1 << 20).min(MAX_WINDOW_BYTES);
             let Ok(grown) = Window::new(&self.memory, side_start(side), room) else { return false };
             *window = Some(grown);
@@ -115,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_both_ways_in_each_side_and_beyond_the_window() {
+    fn bytes_are_copied_both_ways_in_each_side_and_beyond_the_window() {
         let arena = Arena::create().unwrap();
         assert_eq!(arena.row_under_call(), None);
         let far = MAX_WINDOW_BYTES as u64;
@@ -135,12 +141,12 @@ mod tests {
             .each_ref()
             .map(|window| window.lock().unwrap().as_ref().map_or(0, Window::bytes));
         assert!(mapped.iter().all(|bytes| (5 << 20..8 << 20).contains(bytes)), "{mapped:?}");
-        // Memory is taken where something was written, whatever is mapped.
+        // Memory is allocated where something was written, whatever is mapped.
         assert!(arena.resident_bytes() < 1 << 20);
     }
 
     #[test]
-    fn what_does_not_lie_there_is_refused() {
+    fn range_outside_the_arena_is_refused() {
         let arena = Arena::create().unwrap();
         let end = side_start(SIDES);
         for at in [end - 3, end, u64::MAX - 2] {

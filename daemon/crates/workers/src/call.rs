@@ -1,7 +1,7 @@
-//! What is written into a side of an arena for a call: the inputs of a bundle of rows. Offsets are from the side's start.
+//! The format of a call in a side of an arena: the inputs of a bundle of rows. Offsets are from the side's start.
 //!
 //! ```text
-//!   0       in the first side: u64 the row under call, written by the worker; all ones between calls
+//!   0       in the first side: u64 the row being called, written by the worker; all ones between calls
 //!   64 KiB  the inputs' bytes, each aligned to 64
 //!   …       the header: u32 rows, u32 names' bytes, u32 flags, 4 bytes unused, names (JSON), then for each row
 //!             6 × u64 id, epoch, four words of seed, and for each input a record:
@@ -11,11 +11,11 @@
 
 use forebay_protocol::tensor::DType;
 
-/// Where inputs begin: no page is shared with the word of the row under call, which alone the worker may always write.
+/// Where inputs begin: they share no page with the word of the row being called, which the worker may always write.
 pub(crate) const INPUTS_AT: u64 = 64 << 10;
 /// A row's id, epoch and words.
 const ROW_HEAD_BYTES: usize = 6 * 8;
-/// What rows begin at.
+/// Alignment of the inputs' bytes.
 const ALIGNMENT: usize = 64;
 
 pub(crate) const KIND_ARRAY: u8 = 1;
@@ -24,28 +24,28 @@ pub(crate) const KIND_TEXT: u8 = 3;
 pub(crate) const KIND_INTEGER: u8 = 4;
 pub(crate) const KIND_FLOAT: u8 = 5;
 
-/// A call that only asks what the function returns.
+/// A call that only asks for the result's fields.
 pub(crate) const FLAG_PROBE: u32 = 1;
-/// Besides: what the function takes, and the transforms of known packages in it.
+/// Additionally measures the time in the function, and in transforms of known packages.
 pub(crate) const FLAG_TIMED: u32 = 2;
 
-/// A single number.
+/// A scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
-    /// A whole one.
+    /// An integer.
     Integer(i64),
-    /// Any other.
+    /// A floating-point number.
     Float(f64),
 }
 
-/// A row's sample and the words that all its randomness is seeded by.
+/// A row's sample and the seed words for its randomness.
 #[derive(Debug, Clone, Copy)]
 pub struct RowSeed {
-    /// The sample.
+    /// The sample's id.
     pub id: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// Of the draws of this stage for this sample.
+    /// The seed words of this stage's draws for this sample.
     pub words: [u64; 4],
 }
 
@@ -59,25 +59,25 @@ pub struct CallBuffer {
 }
 
 impl CallBuffer {
-    /// Forgets all rows.
+    /// Removes all rows.
     pub fn clear(&mut self) {
         self.used_rows = 0;
         self.used_bytes = 0;
     }
 
-    /// The number of rows.
+    /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.used_rows
     }
 
-    /// What the rows' inputs have.
+    /// Bytes of all rows' inputs.
     #[must_use]
     pub fn input_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// Gives back what unusually large rows took.
+    /// Releases the memory of unusually large rows.
     pub fn trim(&mut self, kept_bytes: usize) {
         if self.inputs.capacity() > kept_bytes {
             self.inputs = Vec::new();
@@ -98,7 +98,7 @@ impl CallBuffer {
         }
     }
 
-    /// What tells the only row from others: its id, epoch and words. Empty where there are several.
+    /// Identifies the only row: its id, epoch and words. Empty if there are several.
     pub(crate) fn only_row(&self) -> &[u8] {
         match &self.rows[..self.used_rows] {
             [row] => &row[..ROW_HEAD_BYTES],
@@ -106,27 +106,27 @@ impl CallBuffer {
         }
     }
 
-    /// Takes the last row back.
+    /// Removes the last row.
     pub fn abandon_row(&mut self) {
         self.used_rows = self.used_rows.saturating_sub(1);
     }
 
-    /// Room for an array of so many bytes.
+    /// Adds an array of `bytes` bytes and returns its memory.
     pub fn array(&mut self, dtype: DType, shape: &[u64], bytes: usize) -> &mut [u8] {
         self.record(KIND_ARRAY, dtype as u8, shape, bytes)
     }
 
-    /// Bytes.
+    /// Adds bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.record(KIND_BYTES, 0, &[], bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Text, in UTF-8.
+    /// Adds text, in UTF-8.
     pub fn text(&mut self, text: &[u8]) {
         self.record(KIND_TEXT, 0, &[], text.len()).copy_from_slice(text);
     }
 
-    /// A single number.
+    /// Adds a scalar.
     pub fn number(&mut self, number: Number) {
         let (kind, bits) = match number {
             Number::Integer(value) => (KIND_INTEGER, value.to_le_bytes()),
@@ -162,7 +162,7 @@ impl CallBuffer {
         &self.inputs[..self.used_bytes]
     }
 
-    /// The header of a call of some of the rows.
+    /// The header of a call with some of the rows.
     pub(crate) fn header(&self, rows: &[usize], names: &str, flags: u32) -> Vec<u8> {
         let word = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
         let mut header = Vec::with_capacity(256);

@@ -1,64 +1,70 @@
-//! What the calls of a function cost, and where in it the time goes.
+//! The cost of a function's calls, and its hot spot.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cpu_times::CpuTimes;
+use crate::process::Process;
 use crate::reply::{Reply, RowTime};
 
-/// Stacks that are told apart at most: their names come from a worker.
+/// Maximum number of distinct stacks: their names come from a worker.
 const MAX_STACKS: usize = 256;
-/// The longest report that is read; a worker's own are shorter.
+/// Maximum size of a report that is read; a worker's reports are shorter.
 const MAX_REPORT_BYTES: usize = 256 << 10;
-/// Counts beyond which all are halved: what a function does changes, with the data or the epoch.
+/// If the sum of counts exceeds this, all are halved: a function's behaviour changes with the data or the epoch.
 const MAX_COUNT: u64 = 1200;
-/// Looks below which nothing is said of where the time goes.
+/// Minimum number of samples for a hot spot.
 const MIN_COUNT: u64 = 20;
 
 /// Totals over all workers of a stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallFigures {
-    /// Calls, of a bundle of rows or a batch each.
+    /// Number of calls, each of a bundle of rows or a batch.
     pub calls: u64,
-    /// Rows, or batches.
+    /// Number of rows, or batches.
     pub rows: u64,
-    /// Spent in the function.
+    /// Time in the function.
     pub in_function: Duration,
-    /// Spent by workers in all: with the function, copying, seeding and writing results.
+    /// Total time of calls in workers: the function, copying, seeding and writing results.
     pub in_workers: Duration,
-    /// That threads of the daemon waited until a worker was free.
+    /// Time for which threads of the daemon waited for a free worker.
     pub waiting: Duration,
-    /// That threads of the daemon wrote inputs and read results.
+    /// Time in which threads of the daemon wrote inputs and read results.
     pub copying: Duration,
-    /// Workers that were started.
+    /// Number of calls that exceeded the timeout.
+    pub timeouts: u64,
+    /// Time of these calls, which is in no other total.
+    pub in_timeouts: Duration,
+    /// Number of workers started.
     pub starts: u64,
-    /// From a worker's start until it was ready: the interpreter, and the imports of the module.
+    /// Time from workers' starts until they were ready: the interpreter, and the module's imports.
     pub starting: Duration,
     /// CPU time of the worker processes.
     pub cpu: Duration,
 }
 
-/// Where the time goes.
+/// The call in which most of the function's time is spent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HotSpot {
-    /// The innermost call that takes most of it: `package.Class` or `package.function`.
+    /// The innermost call with most of the time: `package.Class` or `package.function`.
     pub name: String,
     /// Its share of the function's time.
     pub share: f64,
 }
 
-/// What a call took that was made to be timed.
+/// The times of a call made for timing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FunctionTime {
-    /// In the function.
+    /// Time in the function.
     pub function: Duration,
-    /// Of it, in transforms of known packages, by class: `torchvision.Resize`. Each without those within it.
+    /// Part of it in transforms of known packages, by class, such as `torchvision.Resize`; nested transforms are
+    /// counted separately.
     pub transforms: Vec<(String, Duration)>,
 }
 
 impl FunctionTime {
-    /// As a worker tells it; none: it tells something else.
+    /// Parses a worker's report; `None` if it is malformed.
     pub(crate) fn of(value: &serde_json::Value) -> Option<Self> {
         let time = |value: &serde_json::Value| value.as_u64().map(Duration::from_nanos);
         let transform = |value: &serde_json::Value| {
@@ -82,35 +88,47 @@ impl Recorded {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them now.
+    /// The current totals.
     pub(crate) fn figures(&self) -> CallFigures {
         let cpu = self.look_at_workers();
         CallFigures { cpu, ..*self.totals() }
     }
 
-    /// Looks at the CPU time that workers have used.
+    /// Updates the workers' CPU time.
     pub(crate) fn look_at_workers(&self) -> Duration {
         self.cpu_times.total()
     }
 
-    /// A worker was ready after so long.
-    pub(crate) fn add_start(&self, process: u32, took: Duration) {
+    /// Adds a started process; its CPU time counts from now on.
+    pub(crate) fn add_process(&self, process: &Arc<Process>) {
         self.cpu_times.add(process);
+    }
+
+    /// Adds a worker's start that took `took`; returns the number of starts so far.
+    pub(crate) fn add_start(&self, took: Duration) -> u64 {
         let mut totals = self.totals();
         totals.starts += 1;
         totals.starting += took;
+        totals.starts
     }
 
-    /// A thread has written a call, and waited for a worker.
+    /// Adds the time of writing a call and of waiting for a worker.
     pub(crate) fn add_wait(&self, writing: Duration, waiting: Duration) {
         let mut totals = self.totals();
         totals.copying += writing;
         totals.waiting += waiting;
     }
 
-    /// A call was answered, and its results were read.
+    /// Adds a call that exceeded the timeout after `took`.
+    pub(crate) fn add_timeout(&self, took: Duration) {
+        let mut totals = self.totals();
+        totals.timeouts += 1;
+        totals.in_timeouts += took;
+    }
+
+    /// Adds an answered call, whose results were read.
     pub(crate) fn add_call(&self, reply: &Reply, reading: Duration) {
-        // What a worker says of itself: no more than the whole for the parts.
+        // The worker's own report: the parts are limited to the whole.
         let all = reply.time.length();
         let called: Duration = reply.times.iter().map(RowTime::length).sum();
         let mut totals = self.totals();
@@ -125,7 +143,8 @@ impl Recorded {
         }
     }
 
-    /// A worker's report: stacks, the function first, and how often each was seen. What is none is left out.
+    /// Adds a worker's report: stacks, starting with the function, each with its number of samples. A malformed report
+    /// is ignored.
     fn add_stacks(&self, report: &[u8]) {
         if report.len() > MAX_REPORT_BYTES {
             return;
@@ -145,7 +164,7 @@ impl Recorded {
         }
     }
 
-    /// The innermost call that at least half of the looks found.
+    /// The innermost call found in at least half of the samples.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(crate) fn hot_spot(&self) -> Option<HotSpot> {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -185,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_call_with_most_of_the_time_is_told() {
+    fn hot_spot_is_the_innermost_call_with_most_of_the_time() {
         let recorded = recorded(&[
             (&["own.augment"], 10),
             (&["own.augment", "albumentations.Compose"], 5),
@@ -197,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_function_whose_parts_are_alike_is_told_itself_and_few_looks_tell_nothing() {
+    fn hot_spot_is_the_function_if_its_parts_are_alike_and_none_for_few_samples() {
         let spread = recorded(&[(&["own.f", "a.A"], 10), (&["own.f", "b.B"], 10), (&["own.f"], 5)]);
         assert_eq!(spread.hot_spot().unwrap().name, "own.f");
         assert_eq!(recorded(&[(&["own.f"], 5)]).hot_spot(), None);
     }
 
     #[test]
-    fn what_a_timed_call_took_is_read_and_rubbish_is_not() {
+    fn times_of_a_call_are_parsed_and_malformed_ones_refused() {
         let told = r#"{"function_ns": 3000, "transforms": [["torchvision.Resize", 2000]]}"#;
         let resize = ("torchvision.Resize".to_owned(), Duration::from_micros(2));
         let time = FunctionTime { function: Duration::from_micros(3), transforms: vec![resize] };
@@ -225,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_reports_takes_bounded_memory() {
+    fn workers_reports_take_bounded_memory() {
         let recorded = Recorded::default();
         for number in 0..10_000 {
             let name = format!("a.b{number}");

@@ -1,9 +1,9 @@
-//! A worker in the foreground: its standard input, output and error are those of this process, for a person who debugs.
+//! A worker in the foreground: it has this process's standard input, output and error, for debugging.
 //!
-//! It is a child of this process, not of the spawner, and shares its process group: it may read from the terminal.
+//! It is a child of this process, not of the spawner, and in its process group, so that it may read from the terminal.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,20 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use crate::children::wait_until;
 use crate::interpreter::command;
+use crate::process::{Process, open_files};
 use crate::spawner::End;
 use crate::spec::PoolSpec;
 
-/// Whether a worker in the foreground imports or calls now, and when one did last.
+/// Whether a worker in the foreground is importing or calling, and when one last ended doing so.
 static STATE: Mutex<State> = Mutex::new(State { is_busy: false, ended: None });
 
-/// An interrupt that came while the user's code ran is seen so much later at most.
+/// Maximum delay between an interrupt during the user's code and its detection.
 const SEEN_LATE: Duration = Duration::from_secs(1);
+
+/// Maximum time for the killed process to end; a process that hangs in the kernel is abandoned.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 struct State {
     is_busy: bool,
@@ -30,14 +35,14 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an interrupt of the terminal that is seen now is for the user's code in the foreground: it runs, or did until
-/// a moment ago.
+/// Whether an interrupt of the terminal that is detected now is meant for the user's code in the foreground: it runs,
+/// or did until a moment ago.
 pub fn is_foreground_interrupted() -> bool {
     let State { is_busy, ended } = *state();
     is_busy || ended.is_some_and(|ended| ended.elapsed() < SEEN_LATE)
 }
 
-/// The user's code may run in the foreground while it lives.
+/// While it exists, the user's code may run in the foreground.
 pub(crate) struct Busy;
 
 impl Busy {
@@ -58,35 +63,35 @@ impl Drop for Busy {
 pub(crate) struct ForegroundProcess(Child);
 
 impl ForegroundProcess {
-    /// Starts it with a socket and an arena.
+    /// Starts the process with a socket and an arena.
     pub(crate) fn start(spec: &PoolSpec, descriptors: [OwnedFd; 2]) -> Result<Self, String> {
         let failed = |error: io::Error| {
             format!("the interpreter `{}` cannot be started: {error}", spec.interpreter.display())
         };
-        // The child finds them under the numbers that they have here. Both are closed here when this returns.
+        // The child inherits them under their numbers in this process, which closes both on return.
         for descriptor in &descriptors {
             fcntl_setfd(descriptor, FdFlags::empty()).map_err(|error| failed(error.into()))?;
         }
         let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
-        let child = command(&spec.interpreter, &spec.to_json(Some(numbers))).spawn();
+        let spec_memory = spec.to_memory(Some(numbers)).map_err(failed)?;
+        fcntl_setfd(&spec_memory, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let child = command(&spec.interpreter, spec_memory.as_fd()).spawn();
         child.map(Self).map_err(failed)
     }
 
-    pub(crate) fn number(&self) -> u32 {
-        self.0.id()
+    pub(crate) fn process(&self) -> Process {
+        Process::new(self.0.id(), open_files(self.0.id()))
     }
 
-    /// Kills it, unless it has ended; how it ended.
+    /// Kills the process, unless it has ended; returns how it ended.
     pub(crate) fn end(&mut self) -> End {
-        // One that has ended cannot be killed.
+        // Fails if the process has ended.
         let _ = self.0.kill();
-        match self.0.wait() {
-            Ok(status) => match (status.signal(), status.code()) {
-                (Some(signal), _) => End::Signal(signal),
-                (None, Some(code)) => End::Code(code),
-                (None, None) => End::Unknown,
-            },
-            Err(_) => End::Unknown,
+        let status = wait_until(&mut self.0, Instant::now() + END_LIMIT);
+        match status.map(|status| (status.signal(), status.code())) {
+            Some((Some(signal), _)) => End::Signal(signal),
+            Some((None, Some(code))) => End::Code(code),
+            Some((None, None)) | None => End::Unknown,
         }
     }
 }

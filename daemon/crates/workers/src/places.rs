@@ -1,9 +1,9 @@
-//! The places of workers: which process is where, who prepares a call of it, and who calls it.
+//! The places of workers: the process at each place, the threads that prepare its calls, and the thread that calls it.
 //!
-//! A worker's arena has two sides, each with room for one call. A thread that has a side writes its call there while another
-//! thread's call runs out of the other one, and sends it at once, so that the worker goes on without waiting for anybody. When
-//! the first call is answered the turn passes on: its thread reads the results while the next call runs. Of a function on
-//! complete batches, whose calls are large, one side is used.
+//! A worker's arena has two sides, each with room for one call. A thread that has a side writes its call there while
+//! another thread's call runs from the other side, and sends it at once, so that the worker continues without waiting.
+//! When the first call is answered, the turn passes on: its thread reads the results while the next call runs. A
+//! function on complete batches, whose calls are large, uses one side.
 //!
 //! ```text
 //!   side   Free ──`side`──► Taken: written, called, read ──dropped──► Free
@@ -11,9 +11,9 @@
 //!            ▲                                             ▲                                  │ the next thread's call is sent
 //!            └──────────────────── dropped: answered, or the worker is lost ◄─────────────────┴──► Taken again
 //! ```
-//! Without a call that is sent ahead, a thread that waits for a turn moves to another place as soon as one is idle, and
-//! writes its call anew. A call that was sent ahead is lost with its worker and made again. Where a worker is lost while
-//! results of the call before are read, that call is made again too: the worker may have spoiled them as it ended.
+//! If its call was not sent ahead, a thread that waits for a turn moves to another place as soon as one is idle, and
+//! writes its call again. A call that was sent ahead is lost with its worker and repeated. If a worker is lost while
+//! results of the previous call are read, that call is repeated too: the worker may have corrupted them as it ended.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -29,22 +29,22 @@ pub(crate) struct Places {
 
 #[derive(Debug, Default)]
 struct Place {
-    /// Those that no call uses are taken from the start.
+    /// By side; unused sides are marked as taken from the start.
     taken: [bool; SIDES],
     is_called: bool,
-    /// Taken while it is called.
+    /// `None` while a thread has it for a call.
     worker: Option<Worker>,
     link: Option<Arc<Link>>,
-    /// The call that is made is sent, and none behind it.
+    /// Whether the current call is sent, and no call after it.
     is_open: bool,
     /// The side whose call was sent ahead: its thread has the next turn.
     next: Option<usize>,
-    /// How many were lost so far.
+    /// Number of workers lost so far.
     losses: u64,
 }
 
 impl Place {
-    /// Whether a thread may take the turn whose call of this side was sent ahead, or that has sent none.
+    /// Whether a thread may take the turn. `ahead`: the side from which its call was sent ahead; `None`: not sent.
     fn is_idle_for(&self, ahead: Option<usize>) -> bool {
         !self.is_called && self.next == ahead
     }
@@ -69,7 +69,13 @@ impl Places {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A side: of an idle place if there is one, searched from `first` on.
+    /// Puts a worker at an empty place. It is not ready, so no call is written for it: its first message is stored
+    /// where the call would be.
+    pub(crate) fn put(&self, place: usize, worker: Worker) {
+        self.lock()[place].worker = Some(worker);
+    }
+
+    /// A side of an idle place if there is one, searched from `first` on.
     pub(crate) fn side(&self, first: usize) -> Side<'_> {
         let mut state = self.lock();
         loop {
@@ -87,8 +93,8 @@ impl Places {
         }
     }
 
-    /// The turn at a side's place, or at an idle one, to which the side moves. The call's number, where it was sent ahead and
-    /// its worker is still there.
+    /// Takes the turn at a side's place, or at an idle one, to which the side moves. Returns the call's number, if it
+    /// was sent ahead and its worker still exists.
     pub(crate) fn turn<'p>(
         &'p self,
         side: &mut Side<'p>,
@@ -98,7 +104,9 @@ impl Places {
         let mut ahead: Option<(Arc<Link>, u64)> = None;
         loop {
             let is_idle = |place: &Place| {
-                place.is_idle_for(None) && place.worker.is_some() && place.free_side().is_some()
+                place.is_idle_for(None)
+                    && place.worker.as_ref().is_some_and(Worker::is_ready)
+                    && place.free_side().is_some()
             };
             if ahead.is_none()
                 && !state[side.place].is_idle_for(None)
@@ -133,7 +141,7 @@ impl Places {
         }
     }
 
-    /// The call at a place is sent: the next one may be.
+    /// Called when the call at a place is sent: the next one may be sent.
     pub(crate) fn open(&self, place: usize, link: &Arc<Link>) {
         let mut state = self.lock();
         state[place].link = Some(Arc::clone(link));
@@ -143,7 +151,7 @@ impl Places {
     }
 }
 
-/// The right to write a call at a place, and to read what came of it.
+/// The right to write a call at a place, and to read its results.
 #[derive(Debug)]
 pub(crate) struct Side<'p> {
     places: &'p Places,
@@ -152,17 +160,17 @@ pub(crate) struct Side<'p> {
 }
 
 impl Side<'_> {
-    /// Which of the arena's it is.
+    /// The index of the side in the arena.
     pub(crate) fn number(&self) -> usize {
         self.side
     }
 
-    /// What reaches the worker that is there now.
+    /// The link to the worker that is there now.
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.places.lock()[self.place].link.clone()
     }
 
-    /// How many workers were lost there so far.
+    /// Number of workers lost there so far.
     pub(crate) fn losses(&self) -> u64 {
         self.places.lock()[self.place].losses
     }
@@ -180,18 +188,17 @@ impl Drop for Side<'_> {
 pub(crate) struct Turn<'p> {
     places: &'p Places,
     place: usize,
-    /// None: no process is there.
+    /// `None`: the place has no process.
     pub(crate) worker: Option<Worker>,
     is_lost: bool,
 }
 
 impl Turn<'_> {
-    /// The place.
     pub(crate) fn place(&self) -> usize {
         self.place
     }
 
-    /// The worker was lost in this turn.
+    /// Ends the turn in which the worker was lost.
     pub(crate) fn lose(mut self) {
         self.worker = None;
         self.is_lost = true;
@@ -221,7 +228,7 @@ mod tests {
     use crate::call::CallBuffer;
 
     #[test]
-    fn sides_are_those_of_idle_places_first() {
+    fn sides_of_idle_places_come_first() {
         let places = Places::new(2, SIDES);
         let mut first = places.side(1);
         assert_eq!((first.place, first.side), (1, 0));
@@ -236,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn one_side_is_used_where_one_is_wanted_and_waiting_ends_when_it_is_free() {
+    fn single_side_is_shared_and_waiting_ends_when_it_is_free() {
         let places = Places::new(1, 1);
         let held = places.side(0);
         std::thread::scope(|scope| {
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_passes_to_who_prepared_the_next_call() {
+    fn turn_passes_to_the_thread_that_prepared_the_next_call() {
         let places = Places::new(1, SIDES);
         let (mut first, mut second) = (places.side(0), places.side(0));
         let (turn, _) = places.turn(&mut first, None);
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_sent_while_another_is_made_and_comes_next_whoever_else_wants_the_turn() {
+    fn call_sent_ahead_gets_the_next_turn() {
         let (near, mut far) = UnixStream::pair().unwrap();
         let link = Link::of(near);
         let places = Places::new(1, SIDES);
@@ -275,7 +282,7 @@ mod tests {
                 let (_turn, _) = places.turn(&mut second, Some(&prepared));
                 order.lock().unwrap().push("sent ahead");
             });
-            // Nothing is sent before the first call is.
+            // Nothing is sent before the first call.
             places.open(0, &link);
             let mut message = [0; 40];
             far.read_exact(&mut message).unwrap();

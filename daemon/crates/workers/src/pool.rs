@@ -1,10 +1,11 @@
-//! The workers of one stage, and a bundle's way through them. The states of rows are in the crate's head.
+//! The workers of one stage, and the calls of a bundle. The states of rows are in the crate's head.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_protocol::clock::monotonic_ns;
+use rustix::thread::CpuSet;
 
 use crate::arena::{Arena, SIDES, side_start};
 use crate::call::{CallBuffer, FLAG_PROBE, FLAG_TIMED};
@@ -13,37 +14,52 @@ use crate::foreground;
 use crate::places::{Places, Side, Turn};
 use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
-use crate::spec::PoolSpec;
-use crate::worker::{Failure, Prepared, Worker};
+use crate::spec::{PoolSpec, WorkerStart};
+use crate::worker::{Failure, Loss, Prepared, Worker};
 
-/// How long a worker may take to import the user's module, at least.
+/// Minimum time limit for the import of the user's module.
 const START_LIMIT: Duration = Duration::from_secs(300);
-/// Losses alone after which a sample is bad.
+/// Number of losses with the sample alone after which it is bad.
 const MAX_LOSSES: u32 = 3;
-/// The same where SIGKILL ended the workers: that may be the kernel, short of memory, or a person.
+/// The same for workers ended by SIGKILL, which may come from the kernel, short of memory, or from a user.
 const MAX_KILLS: u32 = 10;
-/// Starts in a row that fail before the stage gives up; as many as `MAX_KILLS` where they are killed.
+/// Number of timed-out calls of a sample, including the first one in a bundle, after which it is bad: each takes the
+/// whole timeout.
+const MAX_LATE: u32 = 2;
+/// Consecutive failed starts after which the stage gives up; `MAX_KILLS` if they are killed.
 const MAX_STARTS: u32 = 3;
 
-/// Losses after which it is the call that ends workers.
-const fn max_losses(was_killed: bool) -> u32 {
-    if was_killed { MAX_KILLS } else { MAX_LOSSES }
+/// Number of losses after which the call is to blame.
+const fn max_losses(how: Loss) -> u32 {
+    match how {
+        Loss::Late => MAX_LATE,
+        Loss::Killed => MAX_KILLS,
+        Loss::Other => MAX_LOSSES,
+    }
 }
+
+/// Period in which a waiting thread checks whether the daemon ends.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// The target of log lines about the start of workers and its duration.
+pub const LOG_OF_STARTS: &str = "forebay::workers";
 
 const NO_ANSWER: &str = "its worker gave no answer";
 
-/// What became of a row.
+/// The result of a row.
 #[derive(Debug)]
 pub enum Outcome<'p> {
-    /// Its outputs, in the order of the names, and the arena that they lie in.
+    /// Its outputs, in the order of the names, and the arena that contains them.
     Done(&'p [ReplyValue], &'p Arena),
     /// The function raised an exception.
     Raised(&'p Raised),
-    /// It ends its worker each time.
+    /// Each call ends its worker: a description.
     Crashes(&'p str),
+    /// Each call exceeds the timeout: a description.
+    Late(&'p str),
 }
 
-/// Why a bundle was not worked on.
+/// Why a bundle was not processed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lost {
     /// No worker can be started.
@@ -55,13 +71,13 @@ pub enum Lost {
 /// The file of a function's module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
-    /// Of its bytes; empty where the module has no file.
+    /// Digest of its bytes; empty if the module has no file.
     pub digest: String,
     /// Its path.
     pub file: String,
 }
 
-/// What a probe found, and the digest of the results' bytes, for each row.
+/// The fields found by a probe, and the digest of their bytes, for each row.
 pub type Probed = Vec<Result<(Vec<Declared>, String), Raised>>;
 
 /// See the module's head.
@@ -71,57 +87,98 @@ pub struct Pool {
     spawner: Arc<Spawner>,
     places: Places,
     recorded: Recorded,
-    /// As the newest worker found it.
+    /// As reported by the newest worker.
     source: Mutex<Source>,
-    /// The row that the worker in the foreground, at place 0, was called with.
+    /// The row with which the worker in the foreground, at place 0, was called.
     foreground_row: OnceLock<Vec<u8>>,
 }
 
 impl Pool {
-    /// Starts the process that starts workers, and no worker. Called before the daemon is confined.
+    /// Starts the spawner, and the workers that start with the pool ([`PoolSpec::start`]). Called before the daemon is
+    /// confined.
     ///
     /// # Errors
     /// The process cannot be started.
     pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
-        let told = spec.to_json(None);
-        let spawner = Spawner::start(spec.interpreter.clone(), told, spec.is_silent)?;
+        let memory = spec.to_memory(None)?;
+        let object = spec.object.as_deref();
+        let spawner = Spawner::start(spec.interpreter.clone(), &memory, object, spec.is_silent)?;
         let count = spec.workers.max(1) + u32::from(spec.has_foreground);
         let places = Places::new(count, if spec.is_batch { 1 } else { SIDES });
-        Ok(Self {
+        let pool = Self {
             spec,
             spawner,
             places,
             recorded: Recorded::default(),
             source: Mutex::default(),
             foreground_row: OnceLock::new(),
-        })
+        };
+        pool.start_at_once();
+        Ok(pool)
     }
 
-    /// What it was started with.
+    /// Whether workers are started with the pool.
+    fn starts_at_once(&self) -> bool {
+        self.spec.start != WorkerStart::WhenCalled && !self.spec.has_foreground
+    }
+
+    /// Starts the workers that start with the pool, without waiting for them.
+    fn start_at_once(&self) {
+        if !self.starts_at_once() {
+            return;
+        }
+        let PoolSpec { workers, start, cores, .. } = &self.spec;
+        let count = (*workers).max(1);
+        tracing::info!(
+            target: LOG_OF_STARTS,
+            "starting {count} {} of {}: importing {}",
+            if count == 1 { "worker" } else { "workers" },
+            self.spec.place(),
+            self.spec.imported()
+        );
+        for place in 0..count as usize {
+            let is_normal = *start == WorkerStart::AtOnceInNormalClass;
+            // The thread that calls the place's worker tries again, and reports the error.
+            let Ok(mut worker) = Worker::start(Arc::clone(&self.spawner), is_normal) else {
+                return;
+            };
+            if cores.is_empty() {
+                worker.take_own_cores();
+            } else {
+                let mut set = CpuSet::new();
+                cores.iter().for_each(|core| set.set(*core as usize));
+                worker.take_cores(set);
+            }
+            self.recorded.add_process(worker.process());
+            self.places.put(place, worker);
+        }
+    }
+
+    /// The specification that it was started with.
     #[must_use]
     pub fn spec(&self) -> &PoolSpec {
         &self.spec
     }
 
-    /// What the function is made of, as the newest worker found it.
+    /// The file of the function's module, as reported by the newest worker.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the calls cost so far.
+    /// The cost of the calls so far.
     #[must_use]
     pub fn figures(&self) -> CallFigures {
         self.recorded.figures()
     }
 
-    /// Where in the function the time goes, where enough was seen to tell.
+    /// The function's hot spot, if there are enough samples.
     #[must_use]
     pub fn hot_spot(&self) -> Option<HotSpot> {
         self.recorded.hot_spot()
     }
 
-    /// Asks what the function returns for the rows; `names` are their inputs' names.
+    /// Asks for the fields that the function returns for the rows; `names` are their inputs' names.
     ///
     /// # Errors
     /// Why it cannot be called: the import's error, or how its worker ends.
@@ -129,10 +186,11 @@ impl Pool {
         read_probed(&self.ask(buffer, names, FLAG_PROBE)?)
     }
 
-    /// Calls the function with the rows and drops what it returns: what it took. The worker times transforms from now on.
+    /// Calls the function with the rows, drops its results and returns the times. The worker times transforms from now
+    /// on.
     ///
     /// # Errors
-    /// As [`probe`](Self::probe), and what the function raised.
+    /// As [`probe`](Self::probe), and the function's exception.
     pub fn time(&self, buffer: &CallBuffer, names: &[&str]) -> Result<FunctionTime, String> {
         let reply = self.ask(buffer, names, FLAG_PROBE | FLAG_TIMED)?;
         let parsed = serde_json::from_slice::<Vec<serde_json::Value>>(&reply).ok();
@@ -152,16 +210,20 @@ impl Pool {
         let mut losses = 0;
         loop {
             let called = self.call(&mut side, (buffer, &header), &never);
+            let called = called.map_err(|lost| self.unless_the_daemon_ends(lost, &never));
             let (turn, reply) = called.map_err(|lost| match lost {
                 Lost::NoWorkers(reason) => reason,
                 Lost::Ending => "the start was given up".to_owned(),
             })?;
             match reply {
                 Ok(reply) => return Ok(reply),
-                Err(Failure::Lost { reason, was_killed, .. }) => {
+                Err(Failure::Lost { reason, how, .. }) => {
                     turn.lose();
                     losses += 1;
-                    if losses >= max_losses(was_killed) {
+                    if losses >= max_losses(how) {
+                        if how == Loss::Late {
+                            return Err(self.late(losses));
+                        }
                         let called = if self.spec.is_batch { "batch" } else { "sample" };
                         return Err(format!("the first {called} {reason}"));
                     }
@@ -171,8 +233,8 @@ impl Pool {
         }
     }
 
-    /// Starts the worker in the foreground and calls the function with the only row. It keeps the result for the call of
-    /// the same row by [`run`](Self::run). Nothing limits its time: there may be a debugger.
+    /// Starts the worker in the foreground and calls the function with the only row. It keeps the result for the call
+    /// of the same row by [`run`](Self::run). There is no time limit, because of debuggers.
     ///
     /// # Errors
     /// As [`probe`](Self::probe).
@@ -197,12 +259,12 @@ impl Pool {
         };
         let reply = reply.map_err(failed)?;
         self.places.turn(&mut side, None).0.worker = Some(worker);
-        // Called once.
+        // Set once: this is called once.
         let _ = self.foreground_row.set(buffer.only_row().to_vec());
         read_probed(&reply)
     }
 
-    /// The place to begin the search at: place 0 is for the row in the foreground alone, where there is one.
+    /// The place to begin the search at: if there is a worker in the foreground, place 0 is reserved for its row.
     fn first_place(&self, wanted: usize, buffer: &CallBuffer) -> usize {
         match self.foreground_row.get() {
             Some(row) if row == buffer.only_row() => 0,
@@ -211,13 +273,37 @@ impl Pool {
         }
     }
 
-    /// Calls the function with each row. `first` is the worker to begin the search at, so that each thread keeps its own;
-    /// `done` gets every row, in any order; the last that it gets of one counts. The worker is another thread's meanwhile.
-    /// Gives when the function was called for each row.
+    /// Calls the function with each row. `first` is the worker at which the search begins, so that each thread keeps
+    /// its worker; `done` gets every row, in any order, and a row's last result counts. Another thread may use the
+    /// worker during `done`. Returns when the function was called for each row.
     ///
     /// # Errors
-    /// No worker can be started, or the caller ends: some rows were not done.
+    /// No worker can be started, or the caller ends: some rows were not processed.
     pub fn run(
+        &self,
+        first: usize,
+        buffer: &CallBuffer,
+        (inputs, outputs): (&[&str], &[&str]),
+        is_ending: &dyn Fn() -> bool,
+        done: &mut dyn FnMut(usize, Outcome<'_>),
+    ) -> Result<Vec<RowTime>, Lost> {
+        let run = self.run_rows(first, buffer, (inputs, outputs), is_ending, done);
+        run.map_err(|lost| self.unless_the_daemon_ends(lost, is_ending))
+    }
+
+    /// If the daemon ends because no worker can be started any more, waits for that end: the rows are not at fault, and
+    /// the next daemon processes them.
+    fn unless_the_daemon_ends(&self, lost: Lost, is_ending: &dyn Fn() -> bool) -> Lost {
+        if !self.spawner.ends_daemon() {
+            return lost;
+        }
+        while !is_ending() {
+            std::thread::sleep(LOOK_PERIOD);
+        }
+        Lost::Ending
+    }
+
+    fn run_rows(
         &self,
         first: usize,
         buffer: &CallBuffer,
@@ -228,17 +314,17 @@ impl Pool {
         let names = names_json(inputs, outputs);
         let asked = Instant::now();
         let mut side = self.places.side(self.first_place(first, buffer));
-        // Where a call has no room beside another, this is the wait for a worker.
+        // If all sides are used, this is the wait for a worker.
         self.recorded.add_wait(Duration::ZERO, asked.elapsed());
         let mut together: Vec<usize> = (0..buffer.rows()).collect();
-        let mut suspects = VecDeque::new();
+        // Rows, each with the number of losses of a worker that count against it.
+        let mut suspects: VecDeque<(usize, u32)> = VecDeque::new();
         let mut alone = [0];
-        let mut losses = 0_u32;
         let mut times = vec![RowTime::default(); buffer.rows()];
         loop {
             let bundle: &[usize] = if !together.is_empty() {
                 &together
-            } else if let Some(suspect) = suspects.front() {
+            } else if let Some((suspect, _)) = suspects.front() {
                 alone[0] = *suspect;
                 &alone
             } else {
@@ -248,12 +334,16 @@ impl Pool {
             let begin_ns = monotonic_ns();
             let called = self.call(&mut side, (buffer, &header), is_ending);
             let (mut turn, called) = called.map_err(|lost| self.named(lost))?;
+            // Work threads may have moved to other cores since the worker's start.
+            if let Some(worker) = &mut turn.worker {
+                worker.take_own_cores();
+            }
             let parsed = match (called, &mut turn.worker) {
                 (Ok(bytes), Some(worker)) => {
                     let (arena, start) =
                         (Arc::clone(worker.link().arena()), side_start(side.number()));
                     let reply = reply::parse(&bytes, start, bundle.len(), outputs.len());
-                    reply.map(|reply| (reply, arena)).map_err(|_| worker.rubbish())
+                    reply.map(|reply| (reply, arena)).map_err(|_| worker.malformed())
                 }
                 (Ok(_), None) => return Err(Lost::NoWorkers("no worker was called".to_owned())),
                 (Err(failure), _) => Err(failure),
@@ -275,42 +365,56 @@ impl Pool {
                     }
                     self.recorded.add_call(&reply, reading.elapsed());
                     if side.losses() != lost_before {
-                        // What came next has lost the worker, and may have written where these results lay.
+                        // The next call has lost the worker, which may have overwritten these results.
                         continue;
                     }
                     if together.is_empty() {
                         suspects.pop_front();
-                        losses = 0;
                     } else {
                         together.clear();
                     }
                 }
                 Err(Failure::Ending) => return Err(Lost::Ending),
-                Err(Failure::Lost { reason, row, was_killed }) => {
+                Err(Failure::Lost { reason, row, how }) => {
                     turn.lose();
                     let called = if self.spec.is_batch { "batch" } else { "sample" };
                     tracing::warn!(
                         stage = self.spec.stage,
                         "a worker was lost: a {called} {reason}"
                     );
-                    if bundle.len() == 1 && together.is_empty() {
-                        losses += 1;
-                        if losses >= max_losses(was_killed) {
-                            done(alone[0], Outcome::Crashes(&reason));
+                    if let (true, Some((suspect, losses))) =
+                        (together.is_empty(), suspects.front_mut())
+                    {
+                        *losses += 1;
+                        if *losses >= max_losses(how) {
+                            match how {
+                                Loss::Late => done(*suspect, Outcome::Late(&self.late(*losses))),
+                                _ => done(*suspect, Outcome::Crashes(&reason)),
+                            }
                             suspects.pop_front();
-                            losses = 0;
                         }
                     } else {
-                        // Only the row under call is to blame; the first, where the worker does not say which it was.
-                        let blamed = row.filter(|row| *row < together.len()).unwrap_or(0);
-                        suspects.push_back(together.remove(blamed));
+                        // Only the row being called is to blame; the first one if the worker does not report it.
+                        let known = row.filter(|row| *row < together.len());
+                        let is_late = known.is_some() && how == Loss::Late;
+                        suspects.push_back((together.remove(known.unwrap_or(0)), is_late.into()));
                     }
                 }
             }
         }
     }
 
-    /// Writes a call, waits for the turn, and calls: the turn, and the reply.
+    /// The description of a function whose calls exceed the timeout.
+    fn late(&self, calls: u32) -> String {
+        let PoolSpec { target, timeout, .. } = &self.spec;
+        format!(
+            "`{target}` ran for more than {timeout:?}, the `timeout` of {}, in each of {calls} calls; raise `timeout`, or \
+             end what the function waits for",
+            self.spec.place()
+        )
+    }
+
+    /// Writes a call, waits for the turn, and calls; returns the turn and the reply.
     fn call<'p>(
         &'p self,
         side: &mut Side<'p>,
@@ -318,7 +422,7 @@ impl Pool {
         is_ending: &dyn Fn() -> bool,
     ) -> Result<(Turn<'p>, Result<Vec<u8>, Failure>), Lost> {
         let begun = Instant::now();
-        // While another thread's call runs. What fails here fails below as well.
+        // While another thread's call runs. An error here is repeated and handled below.
         let prepared =
             side.link().and_then(|link| Prepared::write(&link, side.number(), call).ok());
         let written = Instant::now();
@@ -341,14 +445,19 @@ impl Pool {
         let reply = match sent {
             Ok(number) => {
                 self.places.open(place, worker.link());
-                worker.answer(&prepared, number, self.spec.timeout, is_ending)
+                let begun = Instant::now();
+                let answer = worker.answer(&prepared, number, self.spec.timeout, is_ending);
+                if matches!(answer, Err(Failure::Lost { how: Loss::Late, .. })) {
+                    self.recorded.add_timeout(begun.elapsed());
+                }
+                answer
             }
             Err(_) => Err(worker.lost("")),
         };
         Ok((turn, reply))
     }
 
-    /// Ends a worker that holds more than it may. What it returned stays in its arena.
+    /// Ends a worker that exceeds its memory limit. Its results stay in its arena.
     fn replace_beyond_memory(&self, place: &mut Option<Worker>) {
         let cap = self.spec.memory_bytes;
         let Some(bytes) = place.as_mut().and_then(|worker| worker.is_beyond(cap)) else { return };
@@ -365,7 +474,7 @@ impl Pool {
         }
     }
 
-    /// The worker of a place, started where there is none.
+    /// The ready worker of a place; started if there is none.
     fn ready<'w>(
         &self,
         place: &'w mut Option<Worker>,
@@ -376,13 +485,21 @@ impl Pool {
             if place.as_ref().is_some_and(Worker::is_ready) {
                 break;
             }
-            let begun = Instant::now();
-            let mut worker = Worker::start(Arc::clone(&self.spawner)).map_err(Lost::NoWorkers)?;
-            worker.take_own_cores();
+            let mut worker = match place.take() {
+                // It was started with the pool.
+                Some(worker) => worker,
+                None => {
+                    let started = Worker::start(Arc::clone(&self.spawner), false);
+                    let mut worker = started.map_err(Lost::NoWorkers)?;
+                    worker.take_own_cores();
+                    self.recorded.add_process(worker.process());
+                    worker
+                }
+            };
             let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
                 Ok(hello) => match self.read_hello(&hello) {
-                    Ok(()) => {
-                        self.recorded.add_start(worker.process(), begun.elapsed());
+                    Ok(ready_ns) => {
+                        self.note_start(worker.begun_ns(), ready_ns);
                         *place = Some(worker);
                         break;
                     }
@@ -392,8 +509,8 @@ impl Pool {
                     }
                 },
                 Err(Failure::Ending) => return Err(Lost::Ending),
-                Err(Failure::Lost { reason, was_killed, .. }) => {
-                    failed += if was_killed { 1 } else { MAX_KILLS / MAX_STARTS };
+                Err(Failure::Lost { reason, how, .. }) => {
+                    failed += if how == Loss::Killed { 1 } else { MAX_KILLS / MAX_STARTS };
                     reason
                 }
             };
@@ -411,7 +528,7 @@ impl Pool {
         }
     }
 
-    /// The same for a row of a run, whose stage is said to the trainer.
+    /// Adds the stage's name, for errors reported to the trainer.
     fn named(&self, lost: Lost) -> Lost {
         let (place, target) = (self.spec.place(), &self.spec.target);
         match lost {
@@ -420,8 +537,24 @@ impl Pool {
         }
     }
 
-    /// A worker's first message: the source's digest, or why it cannot work.
-    fn read_hello(&self, hello: &[u8]) -> Result<(), String> {
+    /// Records how long a worker took to become ready, and logs it for the first of the workers that start with the
+    /// pool.
+    fn note_start(&self, begun_ns: u64, ready_ns: u64) {
+        // The worker's own report, limited to the time that has passed.
+        let ready_ns = ready_ns.clamp(begun_ns, monotonic_ns().max(begun_ns));
+        let took = Duration::from_nanos(ready_ns - begun_ns);
+        if self.recorded.add_start(took) == 1 && self.starts_at_once() {
+            tracing::info!(
+                target: LOG_OF_STARTS,
+                "the first worker of {} is ready after {:.1} s",
+                self.spec.place(),
+                took.as_secs_f64()
+            );
+        }
+    }
+
+    /// Reads a worker's first message: the source's digest, or why it cannot work. Returns when it was ready.
+    fn read_hello(&self, hello: &[u8]) -> Result<u64, String> {
         let value: serde_json::Value = serde_json::from_slice(hello)
             .map_err(|_| "a worker's first message is none".to_owned())?;
         if let Some(raised) = value.get("raised").and_then(reply::raised_of) {
@@ -440,7 +573,14 @@ impl Pool {
             );
         }
         *source = found;
-        Ok(())
+        Ok(value.get("ready_ns").and_then(serde_json::Value::as_u64).unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // While the workers' links exist, over which their last lines are requested.
+        self.spawner.end();
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a worker answers, checked: nothing in it is trusted.
+//! Parses and checks a worker's reply, which is untrusted.
 //!
-//! A reply lies in the arena at the place that the call named: for each row, u8 status; 0: a record for each output, as
-//! in a call; 1: u32 bytes of JSON that say what was raised. Behind all rows: for each of them, 2 × u64 when the function was
-//! called and when it returned; the same of the whole call; u32 bytes of JSON of the stacks that were seen (`_sampling.py`).
+//! A reply is in the arena at the offset named in the call: for each row, u8 status; 0: a record for each output, as in
+//! a call; 1: u32 bytes of JSON with the exception. After all rows: for each row, 2 × u64 times of the function's call
+//! and return; the same for the whole call; u32 bytes of JSON with the sampled stacks (`_sampling.py`).
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use forebay_protocol::tensor::{DType, MAX_RANK};
 
 use crate::call::{KIND_ARRAY, KIND_BYTES, KIND_FLOAT, KIND_INTEGER, KIND_TEXT, Number};
 
-/// The longest reply without its arrays.
+/// Maximum size of a reply without its arrays.
 pub(crate) const MAX_REPLY_BYTES: u64 = 16 << 20;
 
-/// What the function gave for one output.
+/// The function's result for one output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplyValue {
-    /// What it is.
+    /// Its type.
     pub kind: ReplyKind,
-    /// Where it lies in the arena.
+    /// Its offset in the arena.
     pub offset: u64,
-    /// How many bytes it has there.
+    /// Its size there, in bytes.
     pub bytes: u64,
 }
 
-/// What a value is.
+/// The type of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyKind {
     /// An array in native byte order and C order.
@@ -33,7 +33,7 @@ pub enum ReplyKind {
     Bytes,
     /// Text.
     Text,
-    /// A number, which lies nowhere.
+    /// A scalar, which is not stored in the arena.
     Number(Number),
 }
 
@@ -42,7 +42,7 @@ pub enum ReplyKind {
 pub struct Raised {
     /// Its type and message, on one line.
     pub summary: String,
-    /// As Python prints it.
+    /// The traceback as Python prints it.
     pub traceback: String,
 }
 
@@ -51,11 +51,11 @@ pub struct Raised {
 pub struct Declared {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: DeclaredKind,
 }
 
-/// What a field is.
+/// The type of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeclaredKind {
     /// An array.
@@ -64,14 +64,14 @@ pub enum DeclaredKind {
     Bytes,
     /// Text.
     Text,
-    /// A whole number.
+    /// An integer.
     Integer,
-    /// A number.
+    /// A floating-point number.
     Float,
 }
 
 impl DeclaredKind {
-    /// What an array has.
+    /// Size of an array in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -83,27 +83,27 @@ impl DeclaredKind {
     }
 }
 
-/// What cannot be a reply.
+/// The reply is malformed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Rubbish;
+pub(crate) struct Malformed;
 
 struct Bytes<'b>(&'b [u8]);
 
 impl<'b> Bytes<'b> {
-    fn take(&mut self, count: usize) -> Result<&'b [u8], Rubbish> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(Rubbish)?;
+    fn take(&mut self, count: usize) -> Result<&'b [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// Bytes behind their number.
-    fn text(&mut self) -> Result<&'b [u8], Rubbish> {
-        let length = self.take(4)?.first_chunk().ok_or(Rubbish)?;
+    /// Bytes prefixed by their number.
+    fn text(&mut self) -> Result<&'b [u8], Malformed> {
+        let length = self.take(4)?.first_chunk().ok_or(Malformed)?;
         self.take(u32::from_le_bytes(*length) as usize)
     }
 
-    fn word(&mut self) -> Result<u64, Rubbish> {
-        let bytes = self.take(8)?.first_chunk().ok_or(Rubbish)?;
+    fn word(&mut self) -> Result<u64, Malformed> {
+        let bytes = self.take(8)?.first_chunk().ok_or(Malformed)?;
         Ok(u64::from_le_bytes(*bytes))
     }
 }
@@ -111,91 +111,95 @@ impl<'b> Bytes<'b> {
 /// When the function was called for a row and when it returned, in nanoseconds of the monotonic clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RowTime {
-    /// Called.
+    /// Time of the call.
     pub begin_ns: u64,
-    /// Returned.
+    /// Time of the return.
     pub end_ns: u64,
-    /// The place of the worker that was called.
+    /// The place of the worker.
     pub worker: usize,
 }
 
 impl RowTime {
-    /// How long it took.
+    /// The duration.
     #[must_use]
     pub fn length(&self) -> Duration {
         Duration::from_nanos(self.end_ns.saturating_sub(self.begin_ns))
     }
 
-    /// The part of it within another time.
+    /// The part within another time.
     pub(crate) fn within(self, outer: Self) -> Self {
         let clamp = |at: u64| at.max(outer.begin_ns).min(outer.end_ns);
         Self { begin_ns: clamp(self.begin_ns), end_ns: clamp(self.end_ns), worker: outer.worker }
     }
 }
 
-/// What a row of a reply says.
+/// A row of a reply.
 pub(crate) type RowReply = Result<Vec<ReplyValue>, Raised>;
 
 /// A reply to a call.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) rows: Vec<RowReply>,
-    /// Of each row.
+    /// The time of each row.
     pub(crate) times: Vec<RowTime>,
-    /// Of the whole call.
+    /// The time of the whole call.
     pub(crate) time: RowTime,
-    /// JSON, or nothing.
+    /// JSON, or empty.
     pub(crate) stacks: Vec<u8>,
 }
 
 impl Reply {
-    /// Cuts all times to that of the call: a worker may tell anything.
+    /// Clamps all times to the call's: a worker's times are untrusted.
     pub(crate) fn cut_times(&mut self, call: RowTime) {
         self.time = self.time.within(call);
         self.times.iter_mut().for_each(|time| *time = time.within(call));
     }
 }
 
-/// Reads a reply of so many rows with so many outputs each, to a call that lies at `start` in the arena.
+/// Parses a reply of `rows` rows with `outputs` outputs each, to a call at `start` in the arena.
 pub(crate) fn parse(
     reply: &[u8],
     start: u64,
     rows: usize,
     outputs: usize,
-) -> Result<Reply, Rubbish> {
+) -> Result<Reply, Malformed> {
     let mut bytes = Bytes(reply);
     let parsed = (0..rows).map(|_| row(&mut bytes, start, outputs)).collect::<Result<_, _>>()?;
     let mut time = || Ok(RowTime { begin_ns: bytes.word()?, end_ns: bytes.word()?, worker: 0 });
     let times = (0..rows).map(|_| time()).collect::<Result<_, _>>()?;
     let time = time()?;
     let stacks = bytes.text()?.to_vec();
-    if bytes.0.is_empty() { Ok(Reply { rows: parsed, times, time, stacks }) } else { Err(Rubbish) }
-}
-
-fn row(bytes: &mut Bytes<'_>, start: u64, outputs: usize) -> Result<RowReply, Rubbish> {
-    match bytes.take(1)? {
-        [0] => (0..outputs).map(|_| value(bytes, start)).collect::<Result<_, _>>().map(Ok),
-        [1] => raised(bytes.text()?).map(Err),
-        _ => Err(Rubbish),
+    if bytes.0.is_empty() {
+        Ok(Reply { rows: parsed, times, time, stacks })
+    } else {
+        Err(Malformed)
     }
 }
 
-fn value(bytes: &mut Bytes<'_>, start: u64) -> Result<ReplyValue, Rubbish> {
-    let &[kind, dtype, dimensions, ..] = bytes.take(8)? else { return Err(Rubbish) };
+fn row(bytes: &mut Bytes<'_>, start: u64, outputs: usize) -> Result<RowReply, Malformed> {
+    match bytes.take(1)? {
+        [0] => (0..outputs).map(|_| value(bytes, start)).collect::<Result<_, _>>().map(Ok),
+        [1] => raised(bytes.text()?).map(Err),
+        _ => Err(Malformed),
+    }
+}
+
+fn value(bytes: &mut Bytes<'_>, start: u64) -> Result<ReplyValue, Malformed> {
+    let &[kind, dtype, dimensions, ..] = bytes.take(8)? else { return Err(Malformed) };
     let (offset, length) = (bytes.word()?, bytes.word()?);
     if usize::from(dimensions) > MAX_RANK {
-        return Err(Rubbish);
+        return Err(Malformed);
     }
     let shape: Vec<u64> = (0..dimensions).map(|_| bytes.word()).collect::<Result<_, _>>()?;
     let kind = match kind {
         KIND_ARRAY => {
-            let dtype = *DType::ALL.get(usize::from(dtype)).ok_or(Rubbish)?;
+            let dtype = *DType::ALL.get(usize::from(dtype)).ok_or(Malformed)?;
             let needed = shape
                 .iter()
                 .try_fold(dtype.size_bytes(), |bytes, side| bytes.checked_mul(*side))
-                .ok_or(Rubbish)?;
+                .ok_or(Malformed)?;
             if needed != length {
-                return Err(Rubbish);
+                return Err(Malformed);
             }
             ReplyKind::Array(dtype, shape)
         }
@@ -203,15 +207,15 @@ fn value(bytes: &mut Bytes<'_>, start: u64) -> Result<ReplyValue, Rubbish> {
         KIND_TEXT => ReplyKind::Text,
         KIND_INTEGER => ReplyKind::Number(Number::Integer(offset.cast_signed())),
         KIND_FLOAT => ReplyKind::Number(Number::Float(f64::from_bits(offset))),
-        _ => return Err(Rubbish),
+        _ => return Err(Malformed),
     };
     Ok(ReplyValue { kind, offset: offset.saturating_add(start), bytes: length })
 }
 
-/// An exception from its JSON.
-fn raised(text: &[u8]) -> Result<Raised, Rubbish> {
-    let value: serde_json::Value = serde_json::from_slice(text).map_err(|_| Rubbish)?;
-    raised_of(&value).ok_or(Rubbish)
+/// Parses an exception from JSON.
+fn raised(text: &[u8]) -> Result<Raised, Malformed> {
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(|_| Malformed)?;
+    raised_of(&value).ok_or(Malformed)
 }
 
 pub(crate) fn raised_of(value: &serde_json::Value) -> Option<Raised> {
@@ -219,7 +223,7 @@ pub(crate) fn raised_of(value: &serde_json::Value) -> Option<Raised> {
     Some(Raised { summary: part("summary")?, traceback: part("traceback")? })
 }
 
-/// What a probe's row says: the fields and a digest of their bytes.
+/// Parses a probe's row: the fields and a digest of their bytes.
 pub(crate) fn probed(value: &serde_json::Value) -> Option<Result<(Vec<Declared>, String), Raised>> {
     if let Some(raised) = value.get("raised") {
         return raised_of(raised).map(Err);
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read() {
+    fn reply_is_parsed() {
         let raised = br#"{"summary": "ValueError: no", "traceback": "Traceback"}"#;
         let mut reply = vec![0];
         reply.extend(record(KIND_ARRAY, 4, &[2, 3], 128, 24));
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_a_worker_tells_lies_within_its_call() {
+    fn workers_times_are_clamped_to_the_call() {
         let time = |begin_ns, end_ns| RowTime { begin_ns, end_ns, worker: 0 };
         let call = RowTime { begin_ns: 100, end_ns: 200, worker: 3 };
         let within = |begin_ns, end_ns| {
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused_whatever_it_is() {
+    fn malformed_replies_are_refused() {
         let mut replies = vec![Vec::new(), vec![2], vec![0], vec![1, 255, 255, 255, 255]];
         for (kind, dtype, shape, bytes) in [
             (KIND_ARRAY, 200, &[1][..], 1),
@@ -323,7 +327,7 @@ mod tests {
         whole.push(0);
         replies.push(whole);
         for reply in replies {
-            assert_eq!(parse(&reply, 0, 1, 1), Err(Rubbish), "{reply:?}");
+            assert_eq!(parse(&reply, 0, 1, 1), Err(Malformed), "{reply:?}");
         }
     }
 }

@@ -1,9 +1,15 @@
-//! What is known of a Python function before its workers start.
+//! The specification of a Python function and its workers.
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The scheduling class of the workers: that of the work threads.
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+/// The scheduling class of the workers, which is that of the work threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerClass {
     /// SCHED_IDLE.
@@ -14,7 +20,20 @@ pub enum WorkerClass {
     Normal(u8),
 }
 
-/// A function and how its workers are started.
+/// When workers are started, and in which class they import. A replacement is always started when it is needed, in the
+/// class of [`PoolSpec::class`]: a trainer may be running then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerStart {
+    /// Each when it is first called.
+    WhenCalled,
+    /// All of them with the pool, so that their imports run concurrently.
+    AtOnce,
+    /// As [`AtOnce`](Self::AtOnce), and they import in the class of this process. Only if a trainer waits for the pool:
+    /// it does nothing that the imports could disturb.
+    AtOnceInNormalClass,
+}
+
+/// A function and the settings of its workers.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
     /// The stage's name, or the place of an operation on complete batches in the configuration.
@@ -23,40 +42,68 @@ pub struct PoolSpec {
     pub is_batch: bool,
     /// `module:function` or `module:Class`.
     pub target: String,
-    /// A JSON object: the arguments.
+    /// The arguments, as a JSON object.
     pub arguments: String,
     /// The interpreter; a name without `/` is looked up on PATH.
     pub interpreter: PathBuf,
-    /// What `sys.path` becomes; empty: what it is.
+    /// The new `sys.path`; empty: unchanged.
     pub path: Vec<String>,
-    /// What `sys.path` has at its end besides.
+    /// A folder that is appended to `sys.path`.
     pub folder: PathBuf,
     /// The script or `-m` module that `__main__` means.
     pub main: Option<String>,
-    /// Processes at most.
+    /// Maximum number of processes.
     pub workers: u32,
-    /// How long one call may run.
+    /// Maximum duration of one call.
     pub timeout: Duration,
-    /// What a worker may hold, resident.
+    /// Maximum resident memory of a worker, in bytes.
     pub memory_bytes: u64,
-    /// The workers' scheduling class.
+    /// The workers' scheduling class, once they are ready.
     pub class: WorkerClass,
-    /// One worker more is started in the foreground, by the caller.
+    /// When they are started, and in which class they import. In a pool with a worker in the foreground they are
+    /// started when they are called.
+    pub start: WorkerStart,
+    /// The cores of workers that are started with the pool; empty: the cores of the thread that starts it.
+    pub cores: Vec<u32>,
+    /// Whether the caller starts one more worker in the foreground.
     pub has_foreground: bool,
-    /// What workers print is dropped, and breakpoints pass. Not in the foreground.
+    /// Sealed memory inherited by its workers only: the trainer's Dataset object.
+    pub object: Option<Arc<OwnedFd>>,
+    /// Whether workers' output is dropped, and breakpoints are skipped. Not in the foreground.
     pub is_silent: bool,
 }
 
 impl PoolSpec {
-    /// What messages call it.
+    /// Its name in messages.
     #[must_use]
     pub fn place(&self) -> String {
         if self.is_batch { format!("`{}`", self.stage) } else { format!("stage `{}`", self.stage) }
     }
 
-    /// What a worker is told, as JSON. `descriptors`: of the socket and the arena of a worker in the foreground, whose
-    /// standard input and output are the terminal's.
-    pub(crate) fn to_json(&self, descriptors: Option<[i32; 2]>) -> String {
+    /// The module that workers import, for the log.
+    pub(crate) fn imported(&self) -> &str {
+        match self.object {
+            Some(_) => "the Dataset object's modules",
+            None => self.target.split(':').next().unwrap_or_default(),
+        }
+    }
+
+    /// A worker's specification, in memory that no process can change: arguments may be longer than a control frame or
+    /// an environment variable. Workers inherit the descriptor. `descriptors`: the socket and the arena of a worker in
+    /// the foreground, whose standard input and output are the terminal's.
+    pub(crate) fn to_memory(&self, descriptors: Option<[i32; 2]>) -> io::Result<OwnedFd> {
+        let memory =
+            memfd_create("forebay-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let mut file = File::from(memory);
+        file.write_all(self.to_json(descriptors).as_bytes())?;
+        fcntl_add_seals(
+            &file,
+            SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+        )?;
+        Ok(file.into())
+    }
+
+    fn to_json(&self, descriptors: Option<[i32; 2]>) -> String {
         let arguments: serde_json::Value =
             serde_json::from_str(&self.arguments).unwrap_or(serde_json::Value::Null);
         let (policy, nice) = match self.class {
@@ -79,5 +126,42 @@ impl PoolSpec {
             "breakpoints": !self.is_silent,
         })
         .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn specification_may_be_long_and_is_sealed() {
+        let arguments = format!("{{\"names\":\"{}\"}}", "x".repeat(1 << 20));
+        let spec = PoolSpec {
+            object: None,
+            stage: "augment".to_owned(),
+            is_batch: false,
+            target: "module:function".to_owned(),
+            arguments,
+            interpreter: PathBuf::from("python3"),
+            path: Vec::new(),
+            folder: PathBuf::new(),
+            main: None,
+            workers: 1,
+            timeout: Duration::from_secs(1),
+            memory_bytes: 1 << 30,
+            class: WorkerClass::Idle,
+            start: WorkerStart::WhenCalled,
+            cores: Vec::new(),
+            has_foreground: false,
+            is_silent: false,
+        };
+        let memory = File::from(spec.to_memory(None).unwrap());
+        let mut bytes = vec![0; usize::try_from(memory.metadata().unwrap().len()).unwrap()];
+        memory.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(String::from_utf8(bytes).unwrap(), spec.to_json(None));
+        assert!(memory.write_at(b"x", 0).is_err());
+        assert!(memory.set_len(0).is_err() && memory.set_len(1 << 30).is_err());
     }
 }

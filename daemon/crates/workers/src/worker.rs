@@ -1,37 +1,52 @@
-//! One worker process, as the thread that holds it sees it. The states are in the crate's head.
+//! One worker process, as seen by the thread that holds it. The states are in the crate's head.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_protocol::clock::monotonic_ns;
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
 use crate::arena::{Arena, side_start};
 use crate::call::{CallBuffer, INPUTS_AT};
 use crate::foreground::ForegroundProcess;
-use crate::process::{look, resident_bytes};
+use crate::process::{Life, Process};
 use crate::reply::MAX_REPLY_BYTES;
 use crate::spawner::{End, Spawner};
 use crate::spec::PoolSpec;
 
-/// How often a thread that waits for a worker looks at its process.
+/// Period in which a waiting thread checks the worker's process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// What one look counts at most: the thread itself may have been suspended.
+/// Maximum time counted per check: the thread itself may have been suspended.
 const MAX_LOOK: Duration = Duration::from_millis(400);
-/// How often its memory is looked at.
+/// Period in which the worker's memory is checked.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 const REPLY_ALIGNMENT: u64 = 64;
 /// Why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The worker is lost: why, and the row under call by its place in the bundle.
-    Lost { reason: String, row: Option<usize>, was_killed: bool },
+    /// The worker is lost: the reason, and the index in the bundle of the row being called.
+    Lost { reason: String, row: Option<usize>, how: Loss },
     /// The caller ends.
     Ending,
 }
 
-/// What started a process and ends it.
+/// How a worker was lost, which determines how often its call is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// A call exceeded the timeout.
+    Late,
+    /// By SIGKILL, which this process did not send.
+    Killed,
+    /// In any other way.
+    Other,
+}
+
+/// The process that started the worker and ends it.
 #[derive(Debug)]
 enum Parent {
     Spawner(Arc<Spawner>),
@@ -46,9 +61,17 @@ impl Parent {
             Self::Foreground(process) => process.end(),
         }
     }
+
+    /// Bytes held by the worker and its descendants; `None` if unknown or not limited.
+    fn memory_of(&self, process: u32, arena_bytes: u64, limit: u64) -> Option<u64> {
+        match self {
+            Self::Spawner(spawner) => spawner.memory_of(process, arena_bytes, limit),
+            Self::Foreground(_) => None,
+        }
+    }
 }
 
-/// What calls reach a worker by.
+/// The socket and the arena through which a worker is called.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: UnixStream,
@@ -57,7 +80,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Tells the worker of a call; its number. The worker takes calls in the order that they are sent in.
+    /// Sends a call to the worker; returns its number. The worker processes calls in the order in which they are sent.
     pub(crate) fn send(&self, prepared: &Prepared) -> io::Result<u64> {
         // Relaxed: calls are sent by one thread at a time.
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -65,6 +88,12 @@ impl Link {
         let words = [call, side_start(side), header_at, header_bytes, reply_at];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         (&self.socket).write_all(&message).map(|()| call)
+    }
+
+    /// Ends the worker's wait for calls: after the calls that were sent, it logs the line that it has begun, and exits.
+    pub(crate) fn close_calls(&self) {
+        // An error: the worker has ended.
+        let _ = self.socket.shutdown(Shutdown::Write);
     }
 
     /// The memory that the worker shares with this process.
@@ -82,32 +111,41 @@ impl Link {
 /// See the module's head. Dropping it does not end the process: [`end`](Self::end) does, or the spawner's end.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    process: u32,
+    process: Arc<Process>,
     link: Arc<Link>,
     parent: Parent,
     memory_seen: Instant,
+    /// When it was requested, by the monotonic clock.
+    begun_ns: u64,
     is_ready: bool,
+    /// The cores of its main thread, as far as this process has set them.
+    cores: Option<CpuSet>,
 }
 
 impl Worker {
-    /// Asks for a process. It is not ready: [`hello`](Self::hello) waits for that.
-    pub(crate) fn start(spawner: Arc<Spawner>) -> Result<Self, String> {
-        Self::start_by(|socket, arena| {
-            let process = spawner.start_worker(socket, arena)?;
-            Ok((process, Parent::Spawner(spawner)))
-        })
+    /// Requests a process. It is not ready: [`hello`](Self::hello) waits for that.
+    pub(crate) fn start(
+        spawner: Arc<Spawner>,
+        imports_in_normal_class: bool,
+    ) -> Result<Self, String> {
+        let worker = Self::start_by(|socket, arena| {
+            let process = spawner.start_worker(socket, arena, imports_in_normal_class)?;
+            Ok((process, Parent::Spawner(Arc::clone(&spawner))))
+        })?;
+        spawner.add_link(&worker.link);
+        Ok(worker)
     }
 
     /// Starts a process with this process's own standard input, output and error.
     pub(crate) fn start_in_foreground(spec: &PoolSpec) -> Result<Self, String> {
         Self::start_by(|socket, arena| {
             let process = ForegroundProcess::start(spec, [socket, arena])?;
-            Ok((process.number(), Parent::Foreground(process)))
+            Ok((process.process(), Parent::Foreground(process)))
         })
     }
 
     fn start_by(
-        start: impl FnOnce(OwnedFd, OwnedFd) -> Result<(u32, Parent), String>,
+        start: impl FnOnce(OwnedFd, OwnedFd) -> Result<(Process, Parent), String>,
     ) -> Result<Self, String> {
         let failed = |error: io::Error| format!("a worker's socket or memory: {error}");
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
@@ -115,22 +153,35 @@ impl Worker {
         socket.set_write_timeout(Some(Duration::from_secs(10))).map_err(failed)?;
         let arena = Arena::create().map_err(failed)?;
         let copy = arena.descriptor().map_err(failed)?;
+        let begun_ns = monotonic_ns();
         let (process, parent) = start(theirs.into(), copy)?;
         let memory_seen = Instant::now();
         let link = Link { socket, arena: Arc::new(arena), calls: AtomicU64::new(0) };
-        Ok(Self { process, link: Arc::new(link), parent, memory_seen, is_ready: false })
+        Ok(Self {
+            process: Arc::new(process),
+            link: Arc::new(link),
+            parent,
+            memory_seen,
+            begun_ns,
+            is_ready: false,
+            cores: None,
+        })
     }
 
-    /// Its process's number.
-    pub(crate) fn process(&self) -> u32 {
-        self.process
+    pub(crate) fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// When it was requested, by the monotonic clock.
+    pub(crate) fn begun_ns(&self) -> u64 {
+        self.begun_ns
     }
 
     pub(crate) fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// Waits for its first message: what it says of itself.
+    /// Waits for the worker's first message.
     pub(crate) fn hello(
         &mut self,
         limit: Duration,
@@ -141,7 +192,7 @@ impl Worker {
         self.read_reply(INPUTS_AT, bytes)
     }
 
-    /// One call; the reply's bytes.
+    /// Makes one call; returns the reply's bytes.
     pub(crate) fn call(
         &mut self,
         prepared: &Prepared,
@@ -154,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// The reply's bytes to a call that was sent.
+    /// Waits for the reply to a call that was sent; returns its bytes.
     pub(crate) fn answer(
         &mut self,
         prepared: &Prepared,
@@ -166,12 +217,12 @@ impl Worker {
         self.read_reply(side_start(prepared.side) + prepared.reply_at, bytes)
     }
 
-    /// What calls reach it by.
+    /// The link for calls.
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Waits for the answer to a call; the bytes of its reply.
+    /// Waits for the answer to a call; returns the bytes of its reply.
     fn wait_for(
         &mut self,
         call: u64,
@@ -182,7 +233,7 @@ impl Worker {
         let mut filled = 0;
         let mut ran = Duration::ZERO;
         let mut row = self.link.arena.row_under_call();
-        let mut before = (Instant::now(), look(self.process));
+        let mut before = (Instant::now(), self.process.look());
         loop {
             match (&self.link.socket).read(&mut message[filled..]) {
                 Ok(0) => return Err(self.lost("")),
@@ -197,14 +248,14 @@ impl Worker {
                     if is_ending() {
                         return Err(Failure::Ending);
                     }
-                    let now = (Instant::now(), look(self.process));
-                    if !now.1.is_alive {
+                    let now = (Instant::now(), self.process.look());
+                    if now.1.life == Life::HasEnded {
                         return Err(self.lost(""));
                     }
                     let under_call = self.link.arena.row_under_call();
                     if under_call != row {
                         (row, ran) = (under_call, Duration::ZERO);
-                    } else if !now.1.is_stopped {
+                    } else if now.1.life != Life::IsStopped {
                         let waited =
                             now.1.waited_for_cores.saturating_sub(before.1.waited_for_cores);
                         ran += (now.0 - before.0).min(MAX_LOOK).saturating_sub(waited);
@@ -212,7 +263,8 @@ impl Worker {
                     before = now;
                     if ran > limit {
                         let seconds = limit.as_secs_f64();
-                        return Err(self.lost(&format!("it has run for more than {seconds} s")));
+                        let why = format!("it has run for more than {seconds} s");
+                        return Err(self.lost_by(&why, Loss::Late));
                     }
                 }
                 Err(_) => return Err(self.lost("")),
@@ -225,7 +277,7 @@ impl Worker {
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let (number, bytes) = (word(number), word(bytes));
         if number != call || bytes > MAX_REPLY_BYTES {
-            return Err(self.rubbish());
+            return Err(self.malformed());
         }
         Ok(bytes)
     }
@@ -234,25 +286,30 @@ impl Worker {
         let mut reply = vec![0; usize::try_from(bytes).unwrap_or(0)];
         match self.link.arena.read(&mut reply, at) {
             Ok(()) => Ok(reply),
-            Err(_) => Err(self.rubbish()),
+            Err(_) => Err(self.malformed()),
         }
     }
 
-    /// Its answer cannot be one.
-    pub(crate) fn rubbish(&mut self) -> Failure {
+    /// Ends the worker because its answer is malformed.
+    pub(crate) fn malformed(&mut self) -> Failure {
         self.lost("its answer is none")
     }
 
-    /// A call cannot be written.
+    /// Ends the worker because a call cannot be written.
     pub(crate) fn unwritten(&mut self, error: &io::Error) -> Failure {
         self.lost(&format!("its inputs cannot be written: {error}"))
     }
 
-    /// Ends the process. `why` is empty where it ended by itself.
+    /// Ends the process. `why` is empty if it ended by itself.
     pub(crate) fn lost(&mut self, why: &str) -> Failure {
+        self.lost_by(why, Loss::Other)
+    }
+
+    fn lost_by(&mut self, why: &str, how_lost: Loss) -> Failure {
         let row = self.link.arena.row_under_call();
-        let end = self.parent.end(self.process);
+        let end = self.parent.end(self.process.number());
         let was_killed = why.is_empty() && end == End::Signal(9);
+        let how_lost = if was_killed { Loss::Killed } else { how_lost };
         let how = match end {
             End::Signal(signal) => format!("crashes the worker (signal {signal})"),
             End::Code(code) => format!("ends the worker (exit status {code})"),
@@ -260,40 +317,51 @@ impl Worker {
             End::WithSpawner => return Failure::Ending,
         };
         let reason = if why.is_empty() { how } else { format!("is not worked on: {why}") };
-        Failure::Lost { reason, row, was_killed }
+        Failure::Lost { reason, row, how: how_lost }
     }
 
-    /// Kills it.
+    /// Kills the worker.
     pub(crate) fn end(mut self) {
-        self.parent.end(self.process);
+        self.parent.end(self.process.number());
     }
 
-    /// Whether it holds more than it may, its arena included; looked at from time to time.
+    /// Bytes of the worker's memory, arena and descendants included, if they exceed the limit; checked periodically.
     pub(crate) fn is_beyond(&mut self, memory_bytes: u64) -> Option<u64> {
         if self.memory_seen.elapsed() < MEMORY_INTERVAL {
             return None;
         }
         self.memory_seen = Instant::now();
-        let bytes = resident_bytes(self.process)?.saturating_add(self.link.arena.resident_bytes());
+        let arena_bytes = self.link.arena.resident_bytes();
+        let bytes = self.parent.memory_of(self.process.number(), arena_bytes, memory_bytes)?;
         Some(bytes).filter(|bytes| *bytes > memory_bytes)
     }
 
-    /// Gives it the cores of the calling thread.
-    pub(crate) fn take_own_cores(&self) {
-        let process = i32::try_from(self.process).ok().and_then(rustix::process::Pid::from_raw);
-        if let (Some(process), Ok(cores)) = (process, rustix::thread::sched_getaffinity(None)) {
-            // It then runs where the daemon may run.
-            let _ = rustix::thread::sched_setaffinity(Some(process), &cores);
+    /// Moves the worker to the calling thread's cores, if it has others.
+    pub(crate) fn take_own_cores(&mut self) {
+        if let Ok(cores) = sched_getaffinity(None) {
+            self.take_cores(cores);
+        }
+    }
+
+    /// Moves the worker to these cores.
+    pub(crate) fn take_cores(&mut self, cores: CpuSet) {
+        let process = i32::try_from(self.process.number()).ok().and_then(Pid::from_raw);
+        if let Some(process) = process
+            && self.cores != Some(cores)
+        {
+            // If this fails, it runs where the daemon may run.
+            let _ = sched_setaffinity(Some(process), &cores);
+            self.cores = Some(cores);
         }
     }
 }
 
-/// A call as it is written into an arena.
+/// A call that is written into an arena.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     link: Arc<Link>,
     side: usize,
-    /// From the side's start on, as all that the worker is told.
+    /// Offsets from the side's start, as all offsets that the worker gets.
     header_at: u64,
     header_bytes: u64,
     reply_at: u64,
@@ -315,7 +383,7 @@ impl Prepared {
         Ok(Self { link: Arc::clone(link), side, header_at, header_bytes, reply_at })
     }
 
-    /// Whether it lies where a worker is called from.
+    /// Whether it is in the arena and the side of the given link.
     pub(crate) fn is_for(&self, link: &Arc<Link>, side: usize) -> bool {
         Arc::ptr_eq(&self.link, link) && self.side == side
     }

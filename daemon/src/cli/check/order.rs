@@ -1,15 +1,15 @@
-//! What `forebay check` says of the order, and of what it makes the storage read.
+//! The lines of `forebay check` about the order, and about its cost in reads.
 
 use forebay_config::Shuffle;
+use forebay_dataset::{PageBytes, SampleBlocks};
 use forebay_engine::Stream;
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
-use forebay_source::dataset::{PageBytes, SampleBlocks};
 
-/// Bytes that are unpacked for each one used, from which another order or a cache is worth it.
-const DEAR: f64 = 2.0;
+/// The number of unpacked bytes per used byte above which another order or a cache is advised.
+const EXPENSIVE: f64 = 2.0;
 
-/// Names and texts.
+/// Names and texts of the lines.
 pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, String)> {
     let order = match stream.selection() {
         Selection::InBlocks(blocks) => {
@@ -30,7 +30,7 @@ pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, Stri
     [("order", order)].into_iter().chain(pages).collect()
 }
 
-/// What is read and unpacked of compressed pages.
+/// The cost of reading and unpacking compressed pages.
 fn pages(stream: &Stream, found: &SampleBlocks, world_size: u32) -> String {
     let of = |bytes: PageBytes| Factors::of(bytes, found.used_bytes);
     let (alone, together) = (of(found.alone), of(found.together));
@@ -55,8 +55,8 @@ fn pages(stream: &Stream, found: &SampleBlocks, world_size: u32) -> String {
     }
     let kept = if has_cache { "; the cache keeps the values alone, for later epochs" } else { "" };
     let is_shuffled = stream.config().order.shuffle == Shuffle::Exact;
-    let is_dear = alone.unpacked > DEAR && !has_cache && is_shuffled;
-    let advice = match (is_dear, stream.selection()) {
+    let is_expensive = alone.unpacked > EXPENSIVE && !has_cache && is_shuffled;
+    let advice = match (is_expensive, stream.selection()) {
         (true, Selection::Once(_)) => format!(
             "; order.shuffle = \"blocks\" makes that {}, and a cache ([cache]) keeps the values alone",
             together.words()
@@ -67,7 +67,7 @@ fn pages(stream: &Stream, found: &SampleBlocks, world_size: u32) -> String {
     format!("{}{kept}{advice}", alone.words())
 }
 
-/// Bytes for each one used.
+/// Bytes per used byte.
 struct Factors {
     read: f64,
     unpacked: f64,
@@ -90,7 +90,7 @@ impl Factors {
     }
 }
 
-/// The samples that are mixed with each other, on average.
+/// The mean number of samples that are mixed with each other.
 fn samples_of_group(stream: &Stream) -> u64 {
     match stream.selection() {
         Selection::InBlocks(blocks) => {
@@ -101,15 +101,15 @@ fn samples_of_group(stream: &Stream) -> u64 {
     }
 }
 
-/// The ranks that have rows of one group at most, where it is as long as the average: a group is a run of positions, and each
-/// rank has a batch of them in turn.
+/// The maximum number of ranks with rows of one group of average size: a group is a range of positions, which the ranks
+/// take in batches in turn.
 fn ranks_of_group(stream: &Stream, world_size: u32) -> u32 {
     let batch = u64::from(stream.config().batch.size.get());
     let batches = 1 + samples_of_group(stream).saturating_sub(1).div_ceil(batch);
     u32::try_from(batches).unwrap_or(u32::MAX).min(world_size)
 }
 
-/// The same in figures.
+/// The same as JSON.
 pub(super) fn as_json(stream: &Stream) -> serde_json::Value {
     let pages = stream.blocks().map(|found| {
         let bytes = |PageBytes { packed, unpacked }| {

@@ -1,23 +1,24 @@
-//! `forebay check --sample`: takes some samples through the whole configuration, and tells what came out.
+//! `forebay check --sample`: runs some samples through the whole configuration and reports the values.
 
-use forebay_client::{Batch, DType, Tensor};
+use forebay_client::{Batch, Tensor};
 use forebay_config::{Config, Override};
 use forebay_protocol::tensor::TensorSpec;
 
+use super::figures::Figures;
 use crate::cli::samples;
 
-/// The values of one tensor in the sampled rows.
+/// The values of a tensor in the sampled rows.
 struct Sampled {
     line: String,
-    /// Rows of an image that are of one value in each channel; none for other tensors.
+    /// Rows of an image with a constant value in each channel; empty for other tensors.
     flat_rows: Vec<usize>,
     rows: usize,
 }
 
-/// Takes up to `count` samples of a stream through its stages.
+/// Runs up to `count` samples of a stream through its stages.
 ///
 /// # Errors
-/// What a trainer would get; and images that are all of one value, of which a model learns nothing.
+/// The errors that a trainer would get; also images of a constant value, from which a model learns nothing.
 pub(super) fn sample(
     config: &Config,
     overrides: &[Override],
@@ -62,43 +63,17 @@ fn look_at(batch: &Batch, tensor: &Tensor<'_>) -> Sampled {
         Some(spec) if spec.row_shape.len() == 3 && !tensor.is_ragged() => flat_rows(tensor, spec),
         _ => Vec::new(),
     };
-    let values = match tensor.dtype() {
-        DType::U8 => {
-            range(tensor.as_slice::<u8>().unwrap_or_default().iter().map(|value| f64::from(*value)))
-        }
-        DType::F32 => range(
-            tensor.as_slice::<f32>().unwrap_or_default().iter().map(|value| f64::from(*value)),
-        ),
-        DType::I32 => range(
-            tensor.as_slice::<i32>().unwrap_or_default().iter().map(|value| f64::from(*value)),
-        ),
-        _ => None,
-    };
-    let values = match values.filter(|_| !tensor.is_ragged()) {
-        Some((least, mean, greatest)) => format!("{least:.4} to {greatest:.4}, mean {mean:.4}"),
-        None => tensor.dtype().name().to_owned(),
-    };
+    let values = Figures::of(tensor, spec, rows).to_string();
     Sampled { line: format!("  {:<20}{values}", tensor.name()), flat_rows, rows }
 }
 
-/// Least, mean and greatest.
-#[expect(clippy::cast_precision_loss, reason = "a count of values")]
-fn range(values: impl ExactSizeIterator<Item = f64>) -> Option<(f64, f64, f64)> {
-    let count = values.len();
-    let start = (f64::INFINITY, 0.0, f64::NEG_INFINITY);
-    let (least, sum, greatest) = values.fold(start, |(least, sum, greatest), value| {
-        (least.min(value), sum + value, greatest.max(value))
-    });
-    (count > 0).then(|| (least, sum / count as f64, greatest))
-}
-
-/// The rows whose every channel is of one value: a normalized black image has another value in each.
+/// The rows in which every channel is constant: a normalized black image has a different value in each channel.
 fn flat_rows(tensor: &Tensor<'_>, spec: &TensorSpec) -> Vec<usize> {
     let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
     let element = size(spec.dtype.size_bytes());
     let row_bytes = spec.row_shape.iter().map(|extent| size(*extent)).product::<usize>() * element;
     let channels = size(if spec.channels_last { spec.row_shape[2] } else { spec.row_shape[0] });
-    // What stands beside each other in memory: the channels of a pixel, or the pixels of a channel.
+    // The unit that repeats in memory: the channels of a pixel, or the pixels of a channel.
     let (planes, unit) =
         if spec.channels_last { (1, channels * element) } else { (channels, element) };
     if row_bytes == 0 || row_bytes / planes <= unit {

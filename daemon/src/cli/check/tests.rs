@@ -1,4 +1,4 @@
-//! docs/config.md has the tables that the keys make, the schema fits every example, and every example prints itself.
+//! The tables of docs/config.md match the keys, every example matches the schema, and every example round-trips.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::reference;
 
-/// Set to `1`, the test writes the tables of docs/config.md instead of comparing them.
+/// If set to `1`, the test writes the tables of docs/config.md instead of comparing them.
 const REWRITE: &str = "FOREBAY_REWRITE_DOCS";
 
 fn repository() -> PathBuf {
@@ -21,7 +21,7 @@ fn examples() -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_reference_has_the_tables_that_the_keys_make() {
+fn reference_tables_match_the_keys() {
     let path = repository().join("docs/config.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let made = reference().markdown(&text).unwrap_or_else(|line| panic!("config.md lacks {line}"));
@@ -33,7 +33,7 @@ fn the_reference_has_the_tables_that_the_keys_make() {
 }
 
 #[test]
-fn every_example_resolves_and_prints_itself() {
+fn every_example_round_trips() {
     assert!(examples().len() >= 8);
     for path in examples() {
         let config = Config::from_file(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
@@ -41,7 +41,7 @@ fn every_example_resolves_and_prints_itself() {
         let again = Config::from_resolved("printed", "printed", &text);
         let again = again.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again.resolved_toml(), text, "{}", path.display());
-        // An example shows one thing, on one screen.
+        // An example shows one topic and fits on a screen.
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.lines().count() <= 30, "{} is long", path.display());
         assert!(text.starts_with('#'), "{} does not say what it shows", path.display());
@@ -51,7 +51,7 @@ fn every_example_resolves_and_prints_itself() {
     }
 }
 
-/// What of a value does not fit a schema, of the keywords that ours uses but patterns.
+/// The first violation of a schema, for the keywords that ours uses except patterns.
 fn misfit(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     let fits = |schema: &Value| misfit(schema, value, root).is_none();
     schema.as_object().unwrap().iter().find_map(|(keyword, wanted)| {
@@ -116,7 +116,7 @@ fn misfit(schema: &Value, value: &Value, root: &Value) -> Option<String> {
 }
 
 #[test]
-fn the_schema_takes_every_example_and_refuses_mistakes() {
+fn schema_accepts_every_example_and_refuses_mistakes() {
     let schema = reference().schema();
     let read =
         |text: &str| serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What the plan of a configuration says on this machine.
+//! Findings about a configuration's plan on this machine.
 
 use forebay_protocol::tensor::DType;
 
@@ -7,10 +7,10 @@ use crate::cli::launch::Launch;
 use forebay_config::{Concurrency, CpuPolicy};
 use forebay_observe::format_bytes;
 
-/// Photographs larger than this are more than what a crop of 224 pixels needs.
+/// Photographs larger than this have more detail than a crop of 224 pixels needs.
 const LARGE_PICTURE_BYTES: u64 = 300 << 10;
 
-/// Everything that can be told without running it.
+/// All findings that do not require a run.
 pub(super) fn findings(launch: &Launch, bytes_per_sample: u64) -> Vec<Finding> {
     let mut found = vec![memory(launch), threads(launch)];
     found.extend(policy(launch));
@@ -64,7 +64,7 @@ fn policy(launch: &Launch) -> Option<Finding> {
     })
 }
 
-/// Floats that the CPU makes and the bus carries.
+/// Advice for float fields, which cost CPU time and bus bandwidth.
 fn output(launch: &Launch) -> Option<Finding> {
     let stream = launch.streams.first()?;
     let floats = |tensor: &&forebay_protocol::tensor::TensorSpec| {

@@ -1,39 +1,39 @@
-//! The operations of this program that do what a transform of torchvision or albumentations does. One line a class.
+//! The native equivalents of transforms of torchvision and albumentations, one line per class.
 
-/// How an operation compares with a class.
+/// How similar an operation is to a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Likeness {
-    /// The same distributions, and the same pixels but for rounding.
+    /// The same distributions, and the same pixels up to rounding.
     Same,
-    /// Other draws or other pixels, as the note says.
+    /// Different draws or different pixels; the note explains it.
     Close,
-    /// A list of operations, whose own time is that of what it holds.
+    /// A list of operations, whose time is that of its elements.
     List,
-    /// Native stages need no such step.
+    /// Native stages do not need this step.
     Unneeded,
 }
 
-/// A class and its native equal.
+/// A class and its native equivalent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Equal {
-    /// As a worker names it: `torchvision.Resize`, of v1 and v2.
+    /// The class as a worker reports it: `torchvision.Resize`, for v1 and v2.
     pub(super) class: &'static str,
     pub(super) likeness: Likeness,
-    /// The operation's entry in TOML, with arguments to replace; or what to write where none is needed.
+    /// The operation's entry in TOML, with example arguments; or what to write if no operation is needed.
     pub(super) entry: &'static str,
-    /// What differs; may be empty.
+    /// The differences; may be empty.
     pub(super) note: &'static str,
 }
 
 impl Equal {
-    /// The name in the entry; empty where no operation is needed.
+    /// The name in the entry; empty if no operation is needed.
     pub(super) fn operation(&self) -> &'static str {
         let name = self.entry.strip_prefix("{ op = \"").and_then(|rest| rest.split_once('"'));
         name.map_or("", |(name, _)| name)
     }
 }
 
-/// The native equal of a class, if there is one.
+/// The native equivalent of a class, if there is one.
 pub(super) fn equal_of(class: &str) -> Option<&'static Equal> {
     EQUALS.iter().find(|equal| equal.class == class)
 }
@@ -60,7 +60,7 @@ const TENSORS: &str = "batches are tensors";
 const FLOATS: &str = "[output] image = { dtype = \"float32\" }";
 const BOXES: &str =
     "geometric operations with `fields` clip boxes and drop those that are too small";
-/// Of albumentations, whose transforms are done at times.
+/// For albumentations, whose transforms have a probability.
 const AT_TIMES: &str = "`p` is the `probability` of a random-apply around it";
 const ANTIALIASED: &str = "pixels are antialiased, OpenCV's are not";
 
@@ -140,10 +140,10 @@ pub(super) const EQUALS: &[Equal] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_pipeline::operation_tables;
+    use forebay_transform::operation_tables;
 
     #[test]
-    fn each_operation_and_each_of_its_arguments_exists() {
+    fn operations_and_their_arguments_exist() {
         for equal in EQUALS {
             let name = equal.operation();
             assert_eq!(name.is_empty(), equal.likeness == Likeness::Unneeded, "{equal:?}");
@@ -153,7 +153,7 @@ mod tests {
             let table = operation_tables().find(|table| table.path == name);
             let table = table.unwrap_or_else(|| panic!("no operation {name:?}: {equal:?}"));
             let inner = equal.entry.trim_start_matches("{ ").trim_end_matches(" }");
-            // No value of the table has `=` in it.
+            // Values in the table do not contain `=`.
             for key in inner.split(" = ").map(|part| part.rsplit(' ').next().unwrap()) {
                 let is_value = key.ends_with(['"', ']']) || key.parse::<f64>().is_ok();
                 let is_known = table.keys.iter().any(|known| known.name == key);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_stands_once_and_only_what_differs_has_to_say_so() {
+    fn each_class_occurs_once_and_only_differences_have_notes() {
         for (place, equal) in EQUALS.iter().enumerate() {
             let again = EQUALS[place + 1..].iter().find(|other| other.class == equal.class);
             assert!(again.is_none(), "{equal:?}");

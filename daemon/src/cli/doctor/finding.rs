@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-/// How much a finding matters, the most important first.
+/// The importance of a finding, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Weight {
     /// It does not work.
     Broken,
-    /// It costs much: throughput, or steps of the trainer.
+    /// High cost: throughput, or steps of the trainer.
     Costly,
-    /// It costs little, or only at times.
+    /// Low cost, or only sometimes.
     Minor,
     /// No change needed.
     Good,
@@ -20,7 +20,7 @@ pub(super) enum Weight {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Finding {
     pub(super) weight: Weight,
-    /// What was checked, in a word or two.
+    /// The subject of the check, in a word or two.
     pub(super) name: &'static str,
     /// Its state, with numbers.
     pub(super) state: String,

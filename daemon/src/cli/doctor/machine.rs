@@ -1,4 +1,5 @@
-//! What the kernel says of this machine: cores, memory, huge pages, clock, limits, devices, and who else loads data here.
+//! Findings about the machine, from the kernel: cores, memory, huge pages, clock, limits, devices, and other data
+//! loaders.
 
 use std::fs;
 use std::path::Path;
@@ -8,23 +9,34 @@ use forebay_protocol::segment::Segment;
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::{Finding, Weight};
-use forebay_engine::granted_cpu;
+use forebay_affinity::granted_cpu;
+use forebay_host::hidden;
 use forebay_host::sockets::find_sockets;
 use forebay_inspect::observer::Observer;
 use forebay_observe::format_bytes;
 
-/// A segment of so many bytes shows whether huge pages can be had.
+/// The size of the segment that tests whether huge pages are available.
 const TRIAL_BYTES: u64 = 8 << 20;
-/// What the newest feature that is asked for needs.
+/// The oldest kernel with all required features.
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
-/// A clock that takes longer is read by a system call.
+/// A slower clock uses a system call.
 const SLOW_CLOCK: Duration = Duration::from_nanos(200);
 
-/// Everything.
+/// All findings about the machine.
 pub(super) fn findings() -> Vec<Finding> {
     let looked =
         [kernel(), cores(), load(), shared_memory(), memory_lock(), open_files(), clock(), gpu()];
-    looked.into_iter().chain(other_loaders()).collect()
+    looked.into_iter().chain(hidden_processes()).chain(other_loaders()).collect()
+}
+
+/// Whether a confined daemon can see other processes.
+fn hidden_processes() -> Option<Finding> {
+    let option = hidden::hiding_option()?;
+    let state = format!(
+        "/proc is mounted with {option}: a confined daemon sees no process but its own, so `forebay stats`, `top` and others \
+         are refused by a private daemon, and the scheduling group of a trainer that did not start its daemon is unknown"
+    );
+    Some(Finding::new(Weight::Minor, "processes", state, hidden::REMEDY))
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
@@ -197,7 +209,7 @@ fn gpu() -> Finding {
     }
 }
 
-/// Daemons of this user, and PyTorch's loader workers.
+/// Other daemons of this user, and worker processes of PyTorch's loader.
 fn other_loaders() -> Vec<Finding> {
     let mut found = Vec::new();
     let sockets = find_sockets();

@@ -1,4 +1,4 @@
-//! Steps of the user's Python that operations of this program do as well, and the time that they take.
+//! Steps of the user's Python functions that have native equivalents, and the time that they take.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use super::equals::{Equal, Likeness, equal_of};
 use super::finding::{Finding, Weight};
 use forebay_engine::{FunctionTimes, Stream, time_functions};
 
-/// Calls of each function at most, and the samples of a batch that one is called with.
+/// The maximum number of calls of each function, and the number of samples in its batch.
 const CALLS: u32 = 64;
-/// A share of the function's time from which a step costs much.
+/// A step with at least this share of the function's time is costly.
 const MUCH: f64 = 0.2;
 
-/// Calls each of the user's functions for up to `seconds` and tells what in it has a native equal.
+/// Calls each of the user's functions for up to `seconds` and reports steps with a native equivalent.
 pub(super) fn findings(stream: &Stream, seconds: f64) -> Vec<Finding> {
     let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
     let Some(limit) = limit else { return Vec::new() };
@@ -29,7 +29,7 @@ fn not_timed((place, reason): (String, String)) -> Vec<Finding> {
     )]
 }
 
-/// One finding for all steps together where there are several, then one for each, the longest first.
+/// A finding for all steps together if there are several, then one for each step, the longest first.
 fn of_function(times: &FunctionTimes) -> Vec<Finding> {
     let known = times.transforms.iter();
     let mut steps: Vec<(&Equal, Duration)> =
@@ -89,13 +89,13 @@ fn weight(spent: Duration, times: &FunctionTimes) -> Weight {
     if is_much { Weight::Costly } else { Weight::Minor }
 }
 
-/// What the function is of.
+/// The stage or the function on batches.
 fn place(times: &FunctionTimes) -> String {
     let kind = if times.batch.is_some() { "the function on batches" } else { "stage" };
     format!("{kind} `{}`", times.place)
 }
 
-/// `2.1 of 3.4 ms a sample`.
+/// A share of time, such as `2.1 of 3.4 ms a sample`.
 fn share(spent: Duration, times: &FunctionTimes) -> String {
     let each = |time: Duration| {
         let millis = time.as_secs_f64() * 1e3 / f64::from(times.calls.max(1));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_with_their_time_the_longest_first() {
+    fn steps_are_listed_with_their_time_the_longest_first() {
         let found = of_function(&times(&[
             ("torchvision.Compose", 1),
             ("torchvision.ToTensor", 3),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_needs_no_sum_and_what_is_not_known_yields_nothing() {
+    fn single_step_has_no_sum_and_unknown_steps_are_ignored() {
         let found = of_function(&times(&[("albumentations.CoarseDropout", 3)]));
         assert_eq!(found.len(), 1);
         assert!(found[0].state.contains("`random-erasing` is close to it"), "{found:?}");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_on_batches_is_told_by_its_place_and_a_batchs_time() {
+    fn function_on_batches_is_named_with_its_place_and_time_per_batch() {
         let told = FunctionTimes {
             place: "batch.operations[1]".to_owned(),
             batch: Some(32),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn short_times_have_digits_and_no_sample_divides_by_nothing() {
+    fn short_times_have_digits_and_zero_samples_are_handled() {
         let short = FunctionTimes { calls: 1000, ..times(&[]) };
         assert_eq!(share(Duration::from_millis(2), &short), "0.002 of 0.03 ms a sample");
         let none = FunctionTimes { calls: 0, ..short };

@@ -1,5 +1,5 @@
-//! Measures random reads of samples, with one thread, the configured number and twice that. The page cache of a file is
-//! dropped first where the kernel allows it. A storage that answers requests is measured by [`requests`].
+//! Measures random reads of samples with one thread, the configured number, and twice that. If the kernel permits it,
+//! the page cache of a file is dropped first. A storage that serves requests is measured by [`requests`].
 
 mod reading;
 mod requests;
@@ -39,7 +39,7 @@ pub(super) fn measure(stream: &Stream, seconds: f64) -> Reading {
         now.per_second(),
         format_bytes(now.bytes_per_second())
     );
-    // "auto" tries that by itself.
+    // "auto" tries this concurrency automatically.
     let finding = if configured * 2 > most && twice.per_second() > now.per_second() * WORTHWHILE {
         Finding::new(
             Weight::Minor,

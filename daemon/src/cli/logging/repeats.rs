@@ -1,5 +1,5 @@
-//! Warnings of one kind that repeat: the first ones are written, then one every few minutes with the number of those
-//! that were left out. A kind is a place in the code, whatever the values in its lines. Errors are never left out.
+//! Limits repeated warnings of one kind: the first ones are written, then one every few minutes with the number of
+//! omitted ones. A kind is a place in the code, whatever the values in its lines. Errors are never omitted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,32 +13,32 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines of a kind that are written within [`PAUSE`]; after them one in each pause.
+/// The number of lines of a kind written within [`PAUSE`]; afterwards one per pause.
 const BURST: u32 = 3;
-/// See [`BURST`].
+/// The time after which another line of a kind may be written.
 const PAUSE: Duration = Duration::from_secs(180);
 
-/// What is known of a kind.
+/// The state of a kind.
 #[derive(Debug)]
 struct Kind {
-    /// Lines that may be written yet.
+    /// The number of lines that may still be written.
     left: u32,
-    /// When `left` was last raised or full.
+    /// The last time at which `left` was raised or full.
     since: Instant,
-    /// Lines left out since the last one that was written, and when that was.
+    /// The number of omitted lines since the last written one.
     left_out: u64,
     written: Instant,
 }
 
-/// The kinds seen so far: as many as there are warnings in the code.
+/// All kinds so far; their number is bounded by the warnings in the code.
 #[derive(Debug)]
 struct Kinds<Key>(HashMap<Key, Kind>);
 
-/// What becomes of a line.
+/// The decision about a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     LeftOut,
-    /// Written, after so many were left out in so long.
+    /// Written; the number of lines omitted before it, and the time in which they came.
     Written(u64, Duration),
 }
 
@@ -63,12 +63,12 @@ impl<Key: std::hash::Hash + Eq> Kinds<Key> {
     }
 }
 
-/// A format of lines that leaves out repeated warnings.
+/// A format that omits repeated warnings.
 #[derive(Debug)]
 pub(super) struct WithoutRepeats<Format> {
     format: Format,
     kinds: Mutex<Kinds<Identifier>>,
-    /// Lines left out that no later line has counted yet.
+    /// Omitted lines that no later line has counted.
     uncounted: Arc<AtomicU64>,
 }
 
@@ -98,7 +98,7 @@ where
         let fate = kinds.decide(metadata.callsite(), Instant::now());
         drop(kinds);
         let Fate::Written(left_out, lasted) = fate else {
-            // Relaxed, both: a count for a last line.
+            // Relaxed, both: a count for the last line.
             self.uncounted.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         };
@@ -117,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_warning_every_ten_seconds_is_written_a_few_times_with_the_number_left_out() {
+    fn repeated_warning_is_written_a_few_times_with_the_number_omitted() {
         let begun = Instant::now();
         let mut kinds = Kinds(HashMap::new());
         let mut written = Vec::new();
         for line in 0..40 {
             let now = begun + Duration::from_secs(10 * line);
-            // Another kind is not held back by this one.
+            // Other kinds are not affected.
             if line % 20 == 0 {
                 assert!(matches!(kinds.decide("other", now), Fate::Written(0, _)));
             }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_pause_the_first_lines_are_written_again() {
+    fn first_lines_are_written_again_after_a_long_pause() {
         let begun = Instant::now();
         let mut kinds = Kinds(HashMap::new());
         for _ in 0..5 {

@@ -1,34 +1,36 @@
-//! `forebay show --operations`: one picture of what each operation does to a picture, as a stage does it.
+//! `forebay show --operations`: one image with the effect of each operation in a stage.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
 use forebay_config::Config;
+use forebay_dataset::{Dataset, Defect, Field, FieldKind, FieldValue};
 use forebay_order::DrawKey;
-use forebay_pipeline::{MemoryRow, Row, SamplePlan, SampleTask, WorkerScratch, operation_examples};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::TensorSpec;
-use forebay_source::dataset::{Dataset, Defect, Field, FieldKind, FieldValue};
-use forebay_source::location::{FileId, FileTable, Location, SampleBytes};
+use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
+use forebay_transform::{
+    MemoryRow, Row, SamplePlan, SampleTask, WorkerScratch, operation_examples,
+};
 
 use super::sheet::Picture;
 
-/// The picture that operations work on.
+/// The size of the image that operations process.
 const SMALL: (usize, usize) = (96, 72);
-/// The room for what becomes of it: `pad` makes it larger.
+/// The space for the result: `pad` makes it larger.
 const ROOM: (usize, usize) = (104, 80);
-/// The room below it, for the operation's name.
+/// The space below it for the operation's name.
 const NAME_HEIGHT: usize = 24;
 const GAP: usize = 24;
-/// How many operations stand side by side.
+/// The number of columns.
 const COLUMNS: usize = 4;
-/// Its draws show operations from two sides: one turns left and right, another happens and does not.
+/// With this seed the two draws of an operation differ: it rotates to the left and to the right, or is applied in only one.
 const SEED: u64 = 54;
-/// The picture before, and two draws.
+/// The original image and two draws.
 const SHOWN: usize = 3;
 
-/// A dataset of one picture, the sample's bytes.
+/// A dataset with one image, which is the sample's bytes.
 #[derive(Debug)]
 struct OnePicture([Field; 1]);
 
@@ -64,7 +66,7 @@ impl Dataset for OnePicture {
     }
 }
 
-/// A row of an image, height × width × channels, in colours.
+/// A row of an image in colour, height × width × channels.
 fn picture(tensor: &TensorSpec, row: &[u8]) -> anyhow::Result<Picture> {
     let [height, width, channels] = tensor.row_shape[..] else {
         anyhow::bail!("`{}` is no image", tensor.name);
@@ -76,11 +78,11 @@ fn picture(tensor: &TensorSpec, row: &[u8]) -> anyhow::Result<Picture> {
     Ok(Picture { width: size(width)?, height: size(height)?, pixels })
 }
 
-/// What an operation, with arguments in TOML, makes of a file: two draws of it, or the first two of several fields.
+/// The result of an operation for a file: two draws, or the first two of several fields. The arguments are in TOML.
 fn shown(file: &[u8], name: &str, arguments: &str) -> anyhow::Result<Vec<Picture>> {
     let (width, height) = SMALL;
     let separator = if arguments.is_empty() { "" } else { ", " };
-    // As much of the middle as has the shape.
+    // The largest central area with this shape.
     let small = format!(
         r#"{{ op = "decode-image" }}, {{ op = "random-resized-crop", size = [{height}, {width}], area = [1.0, 1.0], ratio = [1.33333, 1.33334] }}"#
     );
@@ -123,11 +125,11 @@ fn shown(file: &[u8], name: &str, arguments: &str) -> anyhow::Result<Vec<Picture
     Ok(pictures)
 }
 
-/// Draws all operations that change a picture on one sheet, each below the picture before it and two draws of it; gives
-/// their number. Without a file of the user's they change a drawn house.
+/// Draws all operations that change images on one sheet, each with the original image and two draws; returns their
+/// number. Without a file, the image is a drawn house.
 ///
 /// # Errors
-/// The file cannot be read or is no picture, or the sheet cannot be written.
+/// The file cannot be read or is not an image, or the sheet cannot be written.
 pub(super) fn draw(file: Option<&Path>, sheet: &Path) -> anyhow::Result<usize> {
     let bytes = match file {
         Some(path) => fs::read(path).with_context(|| format!("{}", path.display()))?,
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_registered_operation_that_changes_pictures_is_drawn_and_changes_it() {
+    fn every_operation_on_images_is_drawn_and_changes_the_image() {
         let (pixels, width, height) = forebay_synth::scene();
         let scene = Picture { width: width.into(), height: height.into(), pixels };
         let file = scene.jpeg(95).unwrap();
@@ -173,9 +175,9 @@ mod tests {
         assert_eq!((before[0].width, before[0].height), SMALL);
         assert_eq!(before[0].pixels, before[1].pixels);
         let drawn: Vec<&str> = operation_examples().map(|(name, _)| name).collect();
-        let all = forebay_pipeline::operation_tables().map(|table| table.path);
+        let all = forebay_transform::operation_tables().map(|table| table.path);
         let left_out: Vec<&str> = all.filter(|name| !drawn.contains(name)).collect();
-        // The first is done to each picture of the sheet; no byte shows the others.
+        // `decode-image` is applied to each image of the sheet; the effect of the others is not visible in bytes.
         assert_eq!(left_out, ["decode-image", "normalize", "delay"]);
         for (name, arguments) in operation_examples() {
             let after = shown(&file, name, arguments).unwrap();

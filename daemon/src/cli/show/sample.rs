@@ -1,4 +1,4 @@
-//! One row of a batch as what a page draws: pictures, boxes, texts and values.
+//! One row of a batch in the form that a page draws: images, boxes, texts and values.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,26 +7,79 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use forebay_client::finish::mix_rows;
 use forebay_client::{Batch, DType, Tensor};
+use forebay_config::Config;
+use forebay_keys::Value as ConfigValue;
 use forebay_protocol::tensor::TensorSpec;
 use serde_json::{Value, json};
 
 use crate::cli::values::{begin, described, numbers};
 
-/// Pictures with a longer side are drawn with every second, third … pixel.
+/// Images with a longer side are drawn with every second, third, … pixel.
 const MAX_SIDE: usize = 512;
-/// A mask has at most so many classes in a picture.
+/// The maximum number of classes in a mask.
 const MAX_CLASSES: usize = 64;
 
-/// The fields of a row but `index`, in the order of the tensors.
-pub(super) fn fields(batch: &Batch, row: usize, classes: &[String]) -> Vec<Value> {
+/// The names of the classes, and the fields that contain labels.
+#[derive(Debug)]
+pub(super) struct Classes<'a> {
+    names: &'a [String],
+    /// The fields with `classes` in `[dataset.fields]`.
+    fields: Vec<&'a str>,
+}
+
+impl<'a> Classes<'a> {
+    pub(super) fn new(names: &'a [String], config: &'a Config) -> Self {
+        let own = std::iter::once(&config.dataset).chain(&config.more_datasets);
+        let own = own.flat_map(|dataset| dataset.own.entries());
+        let tables =
+            own.filter(|(key, _)| key == "fields").filter_map(|(_, fields)| match &fields.value {
+                ConfigValue::Table(fields) => Some(fields),
+                _ => None,
+            });
+        let has_classes = |field: &ConfigValue| match field {
+            ConfigValue::Table(keys) => keys.iter().any(|(key, _)| key == "classes"),
+            _ => false,
+        };
+        let fields = tables.flatten().filter(|(_, field)| has_classes(&field.value));
+        Self { names, fields: fields.map(|(name, _)| name.as_str()).collect() }
+    }
+
+    /// Whether a field contains labels: by the configuration, or by its name in formats and operations.
+    fn are_in(&self, field: &str) -> bool {
+        matches!(field, "label" | "label_b" | "labels") || self.fields.contains(&field)
+    }
+
+    /// The class of a label, if there is one.
+    fn name(&self, label: i64) -> Option<&'a str> {
+        self.names.get(usize::try_from(label).ok()?).map(String::as_str)
+    }
+}
+
+/// The fields of a row except `index`, in the order of the tensors.
+pub(super) fn fields(batch: &Batch, row: usize, classes: &Classes<'_>) -> Vec<Value> {
     let shown = batch.tensors().zip(batch.specs()).filter(|(tensor, _)| tensor.name() != "index");
     let mut fields: Vec<Value> =
         shown.map(|(tensor, spec)| field(&tensor, spec, row, classes)).collect();
     lay_masks_over_pictures(&mut fields);
+    name_boxes(&mut fields);
     fields
 }
 
-/// What has one channel of few levels beside a coloured picture of its size is a mask of that picture: it is drawn over it.
+/// Labels belong to the boxes if they are equal in number.
+fn name_boxes(fields: &mut [Value]) {
+    let count = |value: &Value| value.as_array().map(Vec::len);
+    let labels: Vec<Value> =
+        fields.iter().filter(|field| field["labels"].is_array()).cloned().collect();
+    for field in fields.iter_mut().filter(|field| field["boxes"].is_array()) {
+        let of = labels.iter().find(|one| count(&one["labels"]) == count(&field["boxes"]));
+        if let Some(of) = of {
+            field["labels"] = of["labels"].clone();
+            field["names"] = of["names"].clone();
+        }
+    }
+}
+
+/// A field with one channel and few levels is a mask of a colour image with the same size: it is drawn over the image.
 fn lay_masks_over_pictures(fields: &mut [Value]) {
     let size =
         |field: &Value| (field["width"].clone(), field["height"].clone(), field["step"].clone());
@@ -41,7 +94,7 @@ fn lay_masks_over_pictures(fields: &mut [Value]) {
     }
 }
 
-fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String]) -> Value {
+fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &Classes<'_>) -> Value {
     let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
     let name = tensor.name();
     let shape: Vec<usize> = spec.row_shape.iter().map(|extent| size(*extent)).collect();
@@ -58,6 +111,14 @@ fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String])
             let boxes: Vec<&[f64]> = values.chunks_exact(4).collect();
             return json!({ "name": name, "boxes": boxes });
         }
+        if shape.is_empty() && tensor.dtype() == DType::I64 && classes.are_in(name) {
+            let labels: Vec<i64> = labels(bytes).collect();
+            let name_of =
+                |label: &i64| classes.name(*label).map_or(label.to_string(), str::to_owned);
+            let names: Vec<String> = labels.iter().map(name_of).collect();
+            let value = described(&values, tensor.dtype(), &[labels.len()]);
+            return json!({ "name": name, "labels": labels, "names": names, "value": value });
+        }
         let rows = ragged.row_len(row).unwrap_or(0);
         let shape: Vec<usize> = std::iter::once(rows).chain(shape).collect();
         return json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) });
@@ -70,18 +131,23 @@ fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &[String])
         picture["name"] = name.into();
         return picture;
     }
-    if shape.is_empty() && tensor.dtype() == DType::I64 && matches!(name, "label" | "label_b") {
-        let class = bytes.first_chunk().map(|bytes| i64::from_ne_bytes(*bytes));
-        let class = class.and_then(|class| classes.get(usize::try_from(class).ok()?));
-        if let Some(class) = class {
-            let number = described(&values, tensor.dtype(), &shape);
-            return json!({ "name": name, "class": class, "value": number });
-        }
+    if shape.is_empty()
+        && tensor.dtype() == DType::I64
+        && classes.are_in(name)
+        && let Some(class) = labels(&bytes).next().and_then(|label| classes.name(label))
+    {
+        let number = described(&values, tensor.dtype(), &shape);
+        return json!({ "name": name, "class": class, "value": number });
     }
     json!({ "name": name, "value": described(&values, tensor.dtype(), &shape) })
 }
 
-/// A row's bytes; of pictures that a GPU would finish and mix, those of the mixed bytes, to look at.
+fn labels(bytes: &[u8]) -> impl Iterator<Item = i64> {
+    let (labels, _) = bytes.as_chunks();
+    labels.iter().map(|label| i64::from_ne_bytes(*label))
+}
+
+/// A row's bytes; for images that a GPU would finish and mix, the mixed bytes.
 fn mixed_row<'t>(
     tensor: &Tensor<'t>,
     spec: &TensorSpec,
@@ -104,7 +170,7 @@ fn mixed_row<'t>(
     Cow::Owned(pair)
 }
 
-/// A picture of three dimensions with 1, 3 or 4 channels: its pixels, height × width × channels, a byte each.
+/// The pixels of an image with three dimensions and 1, 3 or 4 channels: height × width × channels, one byte each.
 fn picture(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> {
     let [first, second, third] = <[usize; 3]>::try_from(shape).ok()?;
     let (height, width, channels) =

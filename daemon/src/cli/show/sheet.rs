@@ -1,9 +1,9 @@
-//! A picture that other pictures and words are drawn on, and its JPEG file.
+//! An image with other images and text drawn on it, and its JPEG file.
 
 use anyhow::Context as _;
 use jpeg_encoder::{ColorType, Encoder};
 
-/// A picture in red, green and blue.
+/// An RGB image.
 #[derive(Debug)]
 pub(super) struct Picture {
     pub width: usize,
@@ -12,10 +12,10 @@ pub(super) struct Picture {
     pub pixels: Vec<u8>,
 }
 
-/// Width and height of a letter's dots; a column stays free behind it.
+/// The width and the height of a letter in dots; one more column separates letters.
 const LETTER: (usize, usize) = (5, 7);
 
-/// The rows of the letters that names of operations have, from the top, as most small displays show them; the lowest bit is the
+/// The letters that occur in names of operations: rows from the top, as on most small displays; the lowest bit is the
 /// rightmost dot.
 const LETTERS: [(char, [u8; 7]); 27] = [
     ('-', [0x00, 0x00, 0x00, 0x1f, 0x00, 0x00, 0x00]),
@@ -48,7 +48,7 @@ const LETTERS: [(char, [u8; 7]); 27] = [
 ];
 
 impl Picture {
-    /// A white one.
+    /// A white image.
     pub(super) fn white(width: usize, height: usize) -> Self {
         Self { width, height, pixels: vec![255; width * height * 3] }
     }
@@ -59,7 +59,7 @@ impl Picture {
         }
     }
 
-    /// Draws another at a place; what lies beyond the edge is not drawn.
+    /// Draws another image at a position; parts outside are clipped.
     pub(super) fn draw(&mut self, other: &Self, left: usize, top: usize) {
         for (place, pixel) in other.pixels.chunks_exact(3).enumerate() {
             let (x, y) = (place % other.width, place / other.width);
@@ -67,7 +67,7 @@ impl Picture {
         }
     }
 
-    /// Writes a word with two pixels a dot; a character that is no letter stays free.
+    /// Writes a word with two pixels per dot; an unknown character is left blank.
     pub(super) fn write(&mut self, word: &str, left: usize, top: usize) {
         const DOT: usize = 2;
         for (place, letter) in word.chars().enumerate() {
@@ -85,7 +85,7 @@ impl Picture {
         }
     }
 
-    /// Its file.
+    /// Encodes it as JPEG.
     pub(super) fn jpeg(&self, quality: u8) -> anyhow::Result<Vec<u8>> {
         let side =
             |side: usize| u16::try_from(side).context("a side of a JPEG has 65,535 pixels at most");
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_of_an_operation_can_be_written() {
-        for (name, _) in forebay_pipeline::operation_examples() {
+    fn every_name_of_an_operation_can_be_drawn() {
+        for (name, _) in forebay_transform::operation_examples() {
             for letter in name.chars() {
                 assert!(LETTERS.iter().any(|(known, _)| *known == letter), "{letter} of {name}");
             }

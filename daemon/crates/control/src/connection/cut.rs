@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_protocol::frames::Fault;
 use forebay_protocol::socket::SocketError;
 
-/// Why a connection ended, where the client did not just leave.
+/// Why a connection ended, unless the client just disconnected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Cut {
     #[error(transparent)]
@@ -14,7 +14,7 @@ pub(super) enum Cut {
     SaysNothing(Duration),
     #[error("the client did not read its socket for {0:?}")]
     ReadsNothing(Duration),
-    /// The client is sent the fault.
+    /// The fault is sent to the client.
     #[error("{}", .0.message)]
     Refused(Fault),
 }

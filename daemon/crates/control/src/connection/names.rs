@@ -1,4 +1,4 @@
-//! The answer to `Names`: names of a stream's dataset, as many as a frame holds.
+//! The answer to `Names`: as many names or labels of a stream's dataset as fit a frame.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -7,8 +7,10 @@ use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind, NamesOf, NamesRequ
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::wire::MAX_FRAME_BYTES;
 
-/// What the names of one answer take, each with its length: the rest of the frame is the other fields'.
+/// Size of the names of one answer, each with its length; the rest of the frame is for the other fields.
 const MAX_NAMES_BYTES: usize = MAX_FRAME_BYTES - 1024;
+/// Labels of one answer.
+const MAX_LABELS: u64 = (MAX_NAMES_BYTES / size_of::<i64>()) as u64 - 1;
 /// The length of a name before its bytes.
 const LENGTH_BYTES: usize = size_of::<u64>();
 
@@ -24,7 +26,7 @@ pub(super) fn answer(
             let rest = rest.ok_or_else(|| {
                 fault(format!("Names from class {from} of {} classes", classes.len()))
             })?;
-            (classes.len(), fitting(rest.iter().map(|name| name.as_bytes().to_vec()))?)
+            (classes.len() as u64, fitting(rest.iter().map(|name| name.as_bytes().to_vec()))?)
         }
         NamesOf::Files { samples } => {
             let count = stream.sample_count();
@@ -34,10 +36,23 @@ pub(super) fn answer(
             let files = samples.iter().map(|sample| {
                 stream.sample_path(SampleId(*sample)).as_os_str().as_bytes().to_vec()
             });
-            (samples.len(), fitting(files)?)
+            (samples.len() as u64, fitting(files)?)
+        }
+        NamesOf::Labels { from } => {
+            let count = stream.sample_count();
+            let samples = from..count.min(from.saturating_add(MAX_LABELS));
+            if from > count {
+                return Err(fault(format!("labels from sample {from} of {count} samples")));
+            }
+            let labels = samples.map(|sample| stream.label(SampleId(sample)).map(i64::to_le_bytes));
+            match labels.collect::<Result<Vec<_>, _>>() {
+                Ok(labels) => (count, vec![labels.concat()]),
+                // Not a fault, which would end the session.
+                Err(reason) => (0, vec![reason.into_bytes()]),
+            }
         }
     };
-    Ok(DaemonFrame::Names { request, total: total as u64, names })
+    Ok(DaemonFrame::Names { request, total, names })
 }
 
 /// The first names, as many as fit.
@@ -71,7 +86,7 @@ mod tests {
     use forebay_protocol::wire::encode;
 
     #[test]
-    fn an_answer_has_as_many_names_as_a_frame_holds() {
+    fn answer_has_as_many_names_as_fit_a_frame() {
         let names = |count: usize, bytes: usize| (0..count).map(move |_| vec![b'x'; bytes]);
         for (count, bytes) in [(0, 1), (3, 10), (1_000_000, 5), (1_000_000, 0), (100, 4096)] {
             let found = fitting(names(count, bytes)).unwrap();

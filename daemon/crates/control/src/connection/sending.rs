@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cut::Cut;
 
-/// Cuts a text into frames at character borders.
+/// Splits a text into frames at character boundaries.
 pub(super) fn in_parts(text: &str) -> Vec<DaemonFrame> {
     const PART_BYTES: usize = MAX_FRAME_BYTES - 64;
     let mut parts = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn in_parts(text: &str) -> Vec<DaemonFrame> {
     }
 }
 
-/// Sends a frame, waiting for room in the socket up to a deadline.
+/// Sends a frame, waiting for space in the socket up to a deadline.
 pub(super) async fn send(
     socket: &AsyncFd<Shared>,
     frame: &DaemonFrame,
@@ -55,7 +55,7 @@ pub(super) async fn send(
     }
 }
 
-/// A connection that the runtime watches and the engine rings.
+/// A connection that is watched by the runtime and rung by the engine.
 pub(super) struct Shared {
     pub(super) connection: Rc<Connection>,
     /// How long the client may leave the socket full.

@@ -1,4 +1,4 @@
-//! One connection without a daemon around it.
+//! One connection without the rest of a daemon.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::host::Patience;
 
 #[test]
-fn long_texts_are_cut_between_characters_and_none_is_lost() {
+fn long_texts_are_split_between_characters_without_loss() {
     let text = "aé".repeat(60_000);
     let parts = in_parts(&text);
     assert!(parts.len() > 2);
@@ -28,13 +28,13 @@ fn on_one_thread(test: impl Future<Output = ()>) {
     tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
-/// A private daemon whose dataset is never scanned to its end.
+/// A private daemon whose scan of the dataset never ends.
 fn endless_scan() -> Rc<Host> {
     Rc::new(Host::private(Box::new(|_, _| Box::pin(std::future::pending()))))
 }
 
 #[test]
-fn a_trainer_that_dies_during_the_scan_is_noticed_though_its_socket_stays_open() {
+fn trainer_that_dies_during_the_scan_is_detected_while_its_socket_stays_open() {
     on_one_thread(async {
         let (daemon, client) = Connection::pair().unwrap();
         let mut trainer = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -59,7 +59,7 @@ fn a_trainer_that_dies_during_the_scan_is_noticed_though_its_socket_stays_open()
 }
 
 #[test]
-fn a_flood_of_doorbells_leaves_the_other_tasks_their_turns() {
+fn flood_of_doorbells_does_not_block_other_tasks() {
     const RUNG: u64 = 2 * MESSAGES_PER_TURN as u64;
     let (daemon, client) = Connection::pair().unwrap();
     let watched = std::os::fd::AsFd::as_fd(&daemon).try_clone_to_owned().unwrap();
@@ -73,12 +73,12 @@ fn a_flood_of_doorbells_leaves_the_other_tasks_their_turns() {
         while waiting() == RUNG {
             tokio::task::yield_now().await;
         }
-        assert!(waiting() > 0, "all were heard before anyone else had a turn");
+        assert!(waiting() > 0, "all were read before any other task had a turn");
         served.abort();
     });
 }
 
-/// What the log says of a connection whose client does this.
+/// The logged reason of a connection with this client.
 fn ending_with(impatient: Patience, client: impl AsyncFnOnce(Connection)) -> String {
     let mut told = String::new();
     on_one_thread(async {
@@ -104,19 +104,19 @@ async fn until_closed(client: &Connection) {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_cut_off_with_that_as_the_reason() {
+fn silent_client_is_disconnected_with_that_reason() {
     let impatient = Patience { greeting: SHORT, sending: LONG };
     let told = ending_with(impatient, async |client| until_closed(&client).await);
     assert_eq!(told, "the client sent nothing for 40ms after connecting");
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_cut_off_with_that_as_the_reason() {
+fn client_that_does_not_read_is_disconnected_with_that_reason() {
     let impatient = Patience { greeting: LONG, sending: SHORT };
     let told = ending_with(impatient, async |client| {
         let hello = ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "test".to_owned() };
         client.send(&hello, &[]).unwrap();
-        // The answers fill its socket, then the questions the daemon's.
+        // The answers fill the client's socket, then the requests fill the daemon's.
         while !matches!(client.send(&ClientFrame::Stats, &[]), Err(SocketError::Closed)) {
             tokio::task::yield_now().await;
         }
@@ -125,7 +125,7 @@ fn a_client_that_reads_nothing_is_cut_off_with_that_as_the_reason() {
 }
 
 #[test]
-fn clients_have_the_time_that_the_design_says() {
+fn time_limits_of_clients_match_the_design() {
     let Host { patience, .. } = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
     let seconds = (patience.greeting.as_secs(), patience.sending.as_secs());
     assert_eq!(seconds, (10, 5));

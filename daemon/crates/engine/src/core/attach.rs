@@ -1,4 +1,4 @@
-//! Attaching a client: finding its stream, refusing what does not fit, opening its session.
+//! Attaching a client: finds its stream, refuses requests that do not fit, opens its session.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -9,35 +9,35 @@ use forebay_protocol::socket::Connection;
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::memory::MemoryPlan;
-use crate::pool::on_cores;
-use crate::session::{Session, SessionFault, SessionTerms, Takeover};
+use crate::core::memory::MemoryPlan;
+use crate::core::session::{Session, SessionFault, SessionTerms, Takeover};
+use forebay_affinity::on_cores;
 use forebay_observe::format_bytes;
 
-/// What a client kept from the previous daemon.
+/// State that a client kept from the previous daemon.
 #[derive(Debug)]
 pub struct ReattachState {
-    /// The data segment: one descriptor if the client keeps to the protocol.
+    /// The data segment; exactly one descriptor according to the protocol.
     pub data: Vec<OwnedFd>,
-    /// Its last seek.
+    /// The serial of its last seek.
     pub serial: u64,
-    /// The slots that it claims to hold.
+    /// The slots that the client claims to hold.
     pub leased: Vec<Leased>,
 }
 
 /// The memory of a new session.
 #[derive(Debug)]
 pub enum SessionMemory {
-    /// Sealed, without a name; passed as descriptors.
+    /// Sealed memory without a name, passed as descriptors.
     Sealed,
-    /// With names in /dev/shm.
+    /// Named segments in /dev/shm.
     Named,
-    /// That of the client's previous daemon.
+    /// The memory that the client kept from the previous daemon.
     Reattached(ReattachState),
 }
 
 impl Engine {
-    /// Opens a session for a client, which may bring the memory of its previous daemon.
+    /// Opens a session for a client, which may supply the memory of its previous daemon.
     pub fn attach(
         &mut self,
         request: &Attach,
@@ -106,7 +106,7 @@ impl Engine {
             );
             return refuse(FaultKind::Config, message);
         }
-        // The client's own ring is allocated already.
+        // A reattaching client's ring is allocated already.
         if !matches!(memory, SessionMemory::Reattached(_))
             && let Err(error) = plan.check_attach(&stream)
         {
@@ -139,6 +139,7 @@ impl Engine {
         )
         .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
+        self.pool.shared.turns.enter(&session.work.turn);
         self.tick.on_attach(session.ring.client_pid(), &mut self.pool);
         tracing::info!(
             session = number,
@@ -149,7 +150,7 @@ impl Engine {
         );
         self.sessions.insert(number, session);
         self.share_sessions();
-        self.note_moment();
+        self.add_to_history();
         Ok((number, terms))
     }
 }

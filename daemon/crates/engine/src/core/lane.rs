@@ -1,34 +1,39 @@
-//! A fetch lane: the engine thread's side of one read at a time.
+//! A fetch lane: the engine thread's part of one read at a time.
 //!
-//! A lane takes a few rows from the most urgent session, in (batch, row) order, and has a fetch thread read them
-//! ([`crate::fetch`]): more rows at a time while reads are quick. It starts when the byte budget has room. A call that
-//! outlasts `dataset.read_timeout` is abandoned together with its thread ([`crate::reading`]); its row is read again like
-//! one whose read failed ([`crate::retry_queue`]). Rows that are due for that come before others. How many threads may
-//! hang before reads become fewer is in [`crate::fetch_threads`].
+//! A lane takes a few rows of the session that comes first ([`crate::ground::turns`]), in (batch, row) order, and
+//! passes them to a fetch thread ([`crate::actors::fetch`]): more rows at a time while reads are fast. It starts when
+//! the byte budget has room. A call that exceeds `dataset.read_timeout` is abandoned together with its thread
+//! ([`crate::actors::reading`]); its row is read again like a row whose read failed ([`crate::actors::retry_queue`]).
+//! Rows due for a retry come first. How many threads may hang before reads become fewer: see
+//! [`crate::actors::fetch_threads`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Engine, SharedEngine};
-use crate::gate::Promise;
-use crate::reading::Reading;
-use crate::retry_queue::PutOff;
-use crate::work::FetchJob;
-use forebay_source::storage::StorageError;
+use forebay_protocol::clock::monotonic_ns;
 
-/// Rows for one task of a fetch thread: amortises starting the task, about 10 µs.
+use super::{Engine, SharedEngine};
+use crate::actors::reading::Reading;
+use crate::actors::retry_queue::PutOff;
+use crate::core::session::Session;
+use crate::ground::gate::{LaneTurn, Promise};
+use crate::ground::work::FetchJob;
+use forebay_storage::StorageError;
+
+/// Rows per task of a fetch thread: amortises starting the task, about 10 µs.
 const CHUNK_ROWS: usize = 4;
-/// The least while reads are quick, as from the page cache: each task disturbs the engine and the work threads.
+/// Minimum while reads are fast, as from the page cache: each task disturbs the engine and the work threads.
 const QUICK_CHUNK_ROWS: usize = 16;
-/// The most, and for how long such a task may read; there are fewer rows where other lanes have none left.
+/// Maximum while reads are fast, and the maximal read time of such a task. A task has fewer rows if other lanes would
+/// get none.
 const MAX_CHUNK_ROWS: usize = 64;
 const CHUNK_TIME: Duration = Duration::from_millis(1);
-/// The mean time of a quick read.
+/// Maximal mean time of a fast read.
 const QUICK: Duration = Duration::from_micros(250);
 
-/// Rows for the next task, where `count` took so long.
+/// Rows for the next task, after `count` rows took `took`.
 fn chunk_rows(took: Duration, count: usize) -> usize {
     let each = took / u32::try_from(count).unwrap_or(u32::MAX).max(1);
     if each >= QUICK {
@@ -38,10 +43,10 @@ fn chunk_rows(took: Duration, count: usize) -> usize {
     usize::try_from(rows).unwrap_or(usize::MAX).clamp(QUICK_CHUNK_ROWS, MAX_CHUNK_ROWS)
 }
 
-/// How often a lane looks whether it may read although many hang.
+/// Period in which a lane checks whether it may read although many threads hang.
 const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Checks for a hanging read, for each time-out.
+/// Number of checks for a hung read per timeout.
 const CHECKS_PER_TIMEOUT: u32 = 4;
 const MAX_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -62,7 +67,11 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             continue;
         }
         // A lane of shared units does not pause: its rows release bytes that are kept for them.
-        let started = (!shares_units).then(|| engine.borrow().gates.fetch.start()).transpose();
+        let start = || {
+            let engine = engine.borrow();
+            engine.gates.fetch.start(engine.lane_turn(stream))
+        };
+        let started = (!shares_units).then(start).transpose();
         let promise = match started {
             Ok(promise) => promise,
             Err(_pause) => {
@@ -95,13 +104,13 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     }
 }
 
-/// How reading some rows ended.
+/// The outcome of reading some rows.
 enum Read {
-    /// All rows were handed on or failed; the time taken, waits for bytes left out.
+    /// All rows were passed on or failed; the time taken, without waits for bytes.
     All { took: Duration },
     /// The thread panicked, and all sessions were ended.
     Ended,
-    /// A call hangs; the rows left, the hanging one first.
+    /// A call hangs; the remaining rows, the hung one first.
     Hung(VecDeque<FetchJob>),
 }
 
@@ -124,7 +133,7 @@ async fn read_watched(
     let outcome = loop {
         match tokio::time::timeout(check_period, &mut read).await {
             Ok(Ok(true)) => break Read::All { took: watched.took() },
-            // A panic in a read fails its row only; this one was in code that hands rows on.
+            // A panic in a read fails its row only; this one was in the code that passes rows on.
             Ok(_) => {
                 tracing::error!("a fetch thread panicked; all sessions end");
                 engine
@@ -143,7 +152,7 @@ async fn read_watched(
     outcome
 }
 
-/// Puts off the first row, which hung; gives the others.
+/// Puts off the first row, which hung; returns the others.
 fn after_hanging(
     engine: &SharedEngine,
     stream: usize,
@@ -172,26 +181,40 @@ impl Engine {
             return true;
         }
         let mut sessions = self.sessions.values();
-        sessions
-            .any(|session| session.stream_number == stream && session.admission_urgency().is_some())
+        sessions.any(|session| session.stream_number == stream && session.admissions_left() > 0)
     }
 
-    /// The next rows that a lane of a stream fetches: those due for another try, else from the session whose next row is
-    /// most urgent.
+    /// The place and the session number of the session whose next row is fetched first.
+    fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
+        let (turns, now_ns) = (&self.pool.shared.turns, monotonic_ns());
+        let sessions = self.sessions.values().filter(|session| of_interest(session));
+        let place =
+            |session: &Session| Some((session.admission_place(turns, now_ns)?, session.number));
+        sessions.filter_map(place).min()
+    }
+
+    /// Whether the rows of a stream come before the rows of other streams.
+    fn lane_turn(&self, stream: usize) -> LaneTurn {
+        let others = self.next_to_fetch(|session| session.stream_number != stream);
+        let Some(other) = others else { return LaneTurn::Alone };
+        let own = self.next_to_fetch(|session| session.stream_number == stream);
+        // Rows due for a retry are few, and others may wait for them.
+        if own.is_none_or(|own| own < other) { LaneTurn::First } else { LaneTurn::Later }
+    }
+
+    /// The next rows that a lane of a stream fetches: rows due for a retry, otherwise rows of the session that comes
+    /// first ([`turns`](crate::ground::turns)).
     fn take_fetch_jobs(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
         let due = self.take_due_retries(stream, count.min(CHUNK_ROWS));
         if !due.is_empty() {
             return due;
         }
         let lanes = self.fetch_threads[stream].lanes();
-        let sessions = self.sessions.values_mut();
-        let next = sessions
-            .filter(|session| session.stream_number == stream)
-            .filter_map(|session| session.admission_urgency().map(|urgency| (urgency, session)))
-            .min_by_key(|(urgency, _)| *urgency);
-        next.map(|(_, session)| {
+        let next = self.next_to_fetch(|session| session.stream_number == stream);
+        let next = next.and_then(|(_, number)| self.sessions.get_mut(&number));
+        next.map(|session| {
             let share = session.admissions_left().div_ceil(lanes);
-            // Reads that are slow are spread over all lanes.
+            // Slow reads are spread over all lanes.
             let least = if count > CHUNK_ROWS { QUICK_CHUNK_ROWS } else { 1 };
             session.take_admissions(count.min(share.max(least)))
         })

@@ -1,5 +1,5 @@
-//! The engine's report: every stream, every session, the CPU budget and the state of CPU isolation. Also replay requests
-//! of those that measure.
+//! The engine's report: every stream, every session, the CPU budget and the state of CPU isolation. Also requests for
+//! replays.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use forebay_protocol::huge_pages::HugePages;
 use forebay_protocol::observing::{ReplayRequest, SessionSteps};
 
 use super::Engine;
-use crate::datasets::DatasetShare;
-use crate::quarantine::Quarantine;
-use crate::session::Session;
-use crate::stream::{BATCH_OPERATIONS, Stream};
+use crate::core::session::Session;
+use crate::ground::datasets::DatasetShare;
+use crate::ground::quarantine::Quarantine;
+use crate::ground::stream::{BATCH_OPERATIONS, Stream};
 use forebay_observe::{
     CacheMetrics, CpuBudgetReport, DaemonReport, DatasetReport, HistoryReport, HotSpotReport,
     Moment, OutageReport, PythonReport, SessionCounters, SessionReport, StageMetrics, StageReport,
     StreamCounters, StreamReport, Substitution, cpu_time,
 };
-use forebay_pipeline::FunctionFigures;
+use forebay_transform::FunctionFigures;
 
 impl Engine {
     /// The progress of every session's client.
@@ -24,10 +24,10 @@ impl Engine {
         self.sessions.values().map(Session::steps).collect()
     }
 
-    /// Carries out a request for a session's replay; `is_own`: of a process of the daemon's user in its namespaces.
+    /// Carries out a request for a session's replay; `is_own`: from a process of the daemon's user in its namespaces.
     ///
     /// # Errors
-    /// The reason why it cannot be done.
+    /// The reason for a refusal.
     pub fn request_replay(
         &mut self,
         request: &ReplayRequest,
@@ -70,19 +70,19 @@ impl Engine {
     }
 
     /// Adds the metrics to the history that verdicts use.
-    pub(super) fn note_moment(&mut self) {
+    pub(super) fn add_to_history(&mut self) {
         let moment = Moment::new(self.metrics(), self.clock.now());
         self.history.add(moment);
     }
 
-    /// At each tick: the history, and the log of what trainers wait for.
+    /// Called at each tick: updates the history and logs what trainers wait for.
     pub(super) fn watch_waits(&mut self) {
         for session in self.sessions.values_mut() {
             session.observe_client();
         }
         let now = self.clock.now();
         if self.history.is_due(now) {
-            self.note_moment();
+            self.add_to_history();
         }
         if self.rates.iter().any(|rates| rates.is_due(now)) {
             self.observe_rates();
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Adds what came since the last time to the history of rates.
+    /// Adds the rates since the last call to the history.
     pub(super) fn observe_rates(&mut self) {
         let now = self.clock.now();
         for (stream, rates) in self.streams.iter().zip(&mut self.rates) {
@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// How every stream went.
+    /// The history of every stream's rates.
     pub fn rate_history(&mut self) -> HistoryReport {
         self.observe_rates();
         let streams = self.streams.iter().zip(&self.rates);
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// What the engine counts itself, without CPU isolation.
+    /// The engine's own metrics, without CPU isolation.
     fn metrics(&self) -> DaemonReport {
         let streams: Vec<StreamReport> = self
             .streams
@@ -150,6 +150,7 @@ impl Engine {
                 held_back_seconds: budget.held_back_in_all().as_secs_f64(),
                 granted_cores: self.pool.options.granted_cores,
                 is_quota: self.pool.options.is_under_quota(),
+                spare_cores: self.pool.options.spare_cores,
             },
             stalls: self.stalls.borrow().stalls.clone(),
             metrics: self.metrics_address.map(|address| address.to_string()),
@@ -213,7 +214,7 @@ impl Engine {
     }
 }
 
-/// The user's functions on complete batches, as stages.
+/// The user's functions on complete batches, reported as stages.
 fn report_batch_functions(stream: &Stream) -> Vec<StageReport> {
     let functions = stream.plan.batch_function_figures().zip(&stream.function_figures);
     let report = |(python, figures): (FunctionFigures<'_>, &StageMetrics)| {
@@ -251,6 +252,8 @@ fn report_python(figures: FunctionFigures<'_>, threads: u32) -> PythonReport {
         beside_seconds: calls.in_workers.saturating_sub(calls.in_function).as_secs_f64(),
         wait_seconds: calls.waiting.as_secs_f64(),
         copy_seconds: calls.copying.as_secs_f64(),
+        num_timeouts: calls.timeouts,
+        timeout_seconds: calls.in_timeouts.as_secs_f64(),
         num_starts: calls.starts,
         start_seconds: calls.starting.as_secs_f64(),
         cpu_seconds: calls.cpu.as_secs_f64(),

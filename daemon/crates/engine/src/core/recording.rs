@@ -1,12 +1,12 @@
-//! What a recording needs of the engine: its tracks, the names behind its numbers, and a check of memory.
+//! The engine's part of a recording: its tracks, the names for its numbers, and a memory check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use crate::memory::{MemoryPlan, check_recording};
-use crate::session::Session;
+use crate::core::memory::{MemoryPlan, check_recording};
+use crate::core::session::Session;
 use forebay_observe::recorder::text::{Scene, SessionNames, StreamNames};
 use forebay_observe::recorder::{RECORDING_BYTES, Recorder, Sizes, Track};
 
@@ -16,15 +16,15 @@ impl Engine {
         Arc::clone(&self.pool.shared.recorder)
     }
 
-    /// Gives the streams the recorder, for their batches.
+    /// Passes the recorder to the streams, for their batches.
     pub(super) fn share_recorder(&self) {
         for stream in &self.streams {
-            // A stream is started once.
+            // Set once: a stream is started once.
             let _ = stream.recorder.set(self.recorder());
         }
     }
 
-    /// The most threads and lanes there can be.
+    /// Maximal numbers of threads and lanes.
     pub fn track_sizes(&self) -> Sizes {
         let lanes = self.readings.iter().map(Vec::len).collect();
         Sizes { work: self.pool.shared.group_sizes(), lanes }
@@ -35,7 +35,7 @@ impl Engine {
         self.sessions.values()
     }
 
-    /// Checks that `ring.memory` and the machine have room for a recording beside what is in use.
+    /// Checks that `ring.memory` and the machine have room for a recording in addition to the memory in use.
     ///
     /// # Errors
     /// The figures and the key to change.
@@ -50,7 +50,7 @@ impl Engine {
         check_recording(plans, RECORDING_BYTES)
     }
 
-    /// The names behind the numbers of a recording's events.
+    /// The names for the numbers in a recording's events.
     pub fn scene(
         &self,
         sessions: BTreeMap<u64, SessionNames>,

@@ -1,21 +1,21 @@
-//! The engine thread's part in reading a row again: [`crate::retry_queue`] draws the states.
+//! The engine thread's part of retries: [`crate::actors::retry_queue`] has the states.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::{Engine, SharedEngine};
-use crate::fetch::fail;
-use crate::retry_queue::PutOff;
-use crate::row_cells::RowFailure;
-use crate::work::FetchJob;
-use forebay_source::storage::{Retries, RetryClass, RetryTerms};
+use crate::actors::fetch::fail;
+use crate::actors::retry_queue::PutOff;
+use crate::ground::row_cells::RowFailure;
+use crate::ground::work::FetchJob;
+use forebay_storage::{Retries, RetryClass, RetryTerms};
 
-/// The longest sleep between looks at what is due: the clock may be a test's.
+/// Maximal sleep between checks for due rows: the clock may be a test's.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Deals with rows that fetch threads have put off.
+    /// Handles rows that fetch threads have put off.
     pub(super) fn handle_put_off(&mut self) {
         for put_off in self.pool.shared.take_put_off() {
             self.put_off(put_off);
@@ -28,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// Ends rows that wait and that nobody wants any more, and those whose time is over. At each tick.
+    /// Ends waiting rows of cancelled batches, and rows whose time has run out. At each tick.
     pub(super) fn reap_retries(&mut self) {
         let now = self.clock.now();
         let (mut cancelled, mut overdue) = (Vec::new(), Vec::new());
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// A row's read has failed or was given up: it waits for its next try, or fails for good.
+    /// Handles a failed or abandoned read: the row waits for a retry, or fails for good.
     pub(super) fn put_off(&mut self, put_off: PutOff) {
         let PutOff { stream, mut job, error } = put_off;
         let shared = &self.pool.shared;
@@ -59,7 +59,7 @@ impl Engine {
         let terms = RetryTerms { outages: &self.streams[stream].outages, key: job.id.0 };
         match Retries::after(job.retries.take(), &error, terms) {
             Ok(retries) => {
-                // An outage has lines of its own.
+                // An outage is logged separately.
                 if error.class() == RetryClass::File && retries.failures() == 1 {
                     tracing::warn!(%error, "reading a sample failed; it is tried again for a while");
                 }
@@ -80,7 +80,7 @@ impl Engine {
         next.is_some_and(|left| left.is_zero())
     }
 
-    /// Fails the rows of a lane whose time is over though no read could begin for them.
+    /// Fails a lane's rows whose time has run out before a read could begin.
     pub(super) fn fail_overdue(&self, jobs: &mut VecDeque<FetchJob>) {
         let now = self.clock.now();
         jobs.retain(|job| {
@@ -93,12 +93,12 @@ impl Engine {
         });
     }
 
-    /// Takes rows that are due, for a lane of a stream.
+    /// Removes rows that are due, for a lane of a stream.
     pub(super) fn take_due_retries(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
         self.retries[stream].take_due(self.clock.now(), count)
     }
 
-    /// In how long a row is due; `None` without rows that wait.
+    /// Time until a row is due; `None` without waiting rows.
     fn next_retry(&self) -> Option<Duration> {
         let now = self.clock.now();
         self.retries.iter().filter_map(|queue| queue.next_due(now)).min()
@@ -126,7 +126,7 @@ pub(super) async fn run_retries(engine: SharedEngine) {
                 if left.is_zero() {
                     engine.borrow().wake_due();
                 }
-                // Due rows that no lane has room for are looked for again in a while.
+                // Due rows for which no lane has room are checked again after a while.
                 let pause = if left.is_zero() { SLICE } else { left.min(SLICE) };
                 let _ = tokio::time::timeout(pause, wanted.notified()).await;
             }

@@ -1,4 +1,4 @@
-//! Starting the engine: its threads, its fetch lanes and the loop that advances it.
+//! Starts the engine: its threads, its fetch lanes and the loop that advances it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,22 +12,23 @@ use tokio::sync::Notify;
 use super::lane::run_lane;
 use super::retrying::run_retries;
 use super::{Engine, SharedEngine};
-use crate::budgets::{ByteBudgets, Gates};
-use crate::fetch::fetch_rows;
-use crate::fetch_threads::{FetchThreads, Run};
-use crate::pool::{Pool, PoolOptions};
-use crate::retry_queue::RetryQueue;
-use crate::stream::Stream;
-use crate::tick::{self, Tick};
-use crate::units::Units;
-use crate::waker::Waker;
-use crate::watch::watch;
-use crate::work_page::WorkPage;
+use crate::actors::fetch::fetch_rows;
+use crate::actors::fetch_threads::{FetchThreads, Run};
+use crate::actors::pool::Pool;
+use crate::actors::retry_queue::RetryQueue;
+use crate::core::tick::{self, Tick};
+use crate::ground::budgets::{ByteBudgets, Gates};
+use crate::ground::stream::Stream;
+use crate::ground::units::Units;
+use crate::ground::waker::Waker;
+use crate::ground::watch::watch;
+use crate::ground::work_page::WorkPage;
+use forebay_affinity::PoolOptions;
 use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 impl Engine {
-    /// Starts the work threads and the fetch lanes; `clock` is that of the streams. Called inside the engine thread's
-    /// `LocalSet`.
+    /// Starts the work threads and the fetch lanes; `clock` is the clock of the streams. Called inside the engine
+    /// thread's `LocalSet`.
     pub fn start(
         streams: Vec<Arc<Stream>>,
         pool: PoolOptions,
@@ -83,7 +84,7 @@ impl Engine {
         }));
         {
             let engine = engine.borrow();
-            // The limit holds from the first row on.
+            // The limit applies from the first row on.
             engine.pool.shared.budget.set_cores(engine.pool.options.limit_cores);
             engine.share_recorder();
         }
@@ -98,15 +99,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Notes the samples under work in this page from now on. Called before the first session.
+    /// Records the samples under work in this page from now on. Called before the first session.
     pub fn note_work(&self, page: WorkPage) {
-        // Set once.
         let _ = self.pool.shared.work_page.set(page);
     }
 }
 
-/// Advances the engine whenever its waker wakes it, and four times a second while work is under way: for the periodic
-/// work, and so that waiting clients see a sign of life.
+/// Advances the engine whenever its waker is woken, and four times a second while work is in progress: for the periodic
+/// work, and so that waiting clients see progress.
 pub async fn run_on_wake(engine: SharedEngine) -> io::Result<()> {
     let waker = Arc::clone(&engine.borrow().waker);
     let readable = watch(WakerDescriptor(Arc::clone(&waker)), Interest::READABLE)?;
@@ -136,7 +136,7 @@ pub async fn run_on_wake(engine: SharedEngine) -> io::Result<()> {
                 engine.borrow_mut().on_tick();
                 engine.borrow().watch_stalls();
             }
-            // Slots returned without a doorbell are taken below: they are no stall.
+            // Slots returned without a doorbell are taken below and are not a stall.
             () = check, if next_check.is_some() => {}
         }
         engine.borrow_mut().advance_all();

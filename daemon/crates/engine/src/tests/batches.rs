@@ -1,16 +1,16 @@
-//! Operations on complete batches: in order, exact for any number of threads; one that fails ends the stream.
+//! Operations on complete batches: in order, exact for any number of threads; a failing operation ends the stream.
 
 use super::*;
-use forebay_config::ConfigError;
-use forebay_pipeline::batch::BatchRow;
+use forebay_dataset::Defect;
+use forebay_keys::ConfigError;
 use forebay_protocol::tensor::{DType, TensorSpec};
-use forebay_source::dataset::Defect;
+use forebay_transform::batch::BatchRow;
 
 /// Adds a field with the sum of the batch's first elements.
 #[derive(Debug)]
 struct Sum;
 
-/// Makes a multiple of the sum + the row's number of it.
+/// Replaces the sum by a multiple of it plus the row's number.
 #[derive(Debug)]
 struct Number {
     times: u64,
@@ -91,7 +91,7 @@ impl BatchOperation for Failing {
 }
 
 #[test]
-fn batch_operations_run_in_order_and_once_on_any_number_of_threads() {
+fn batch_operations_run_once_and_in_order_on_any_number_of_threads() {
     for threads in [1, 4] {
         on_engine_thread(|| async move {
             let folder = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn batch_operations_run_in_order_and_once_on_any_number_of_threads() {
                 }
                 client.give_back(&taken);
             }
-            // They are counted by the batch, beside the stages.
+            // They are counted by batch, separately from the stages.
             let report = engine.borrow().report();
             let figures = report.streams[0].batch_operations.as_ref().unwrap();
             assert!(figures.num_tasks >= 4 * SAMPLES / 8, "{figures:?}");
@@ -145,7 +145,7 @@ fn batch_operations_are_part_of_the_streams_fingerprint() {
 }
 
 #[test]
-fn batch_operations_run_by_themselves_in_the_stage_benchmark() {
+fn stage_benchmark_runs_batch_operations() {
     let folder = tempfile::tempdir().unwrap();
     let stream = open_stream_with(folder.path(), false, STAGE, vec![Box::new(Sum)]);
     let mut alone = StageBenchmark::new(&stream, 2);
@@ -163,7 +163,7 @@ fn batch_operations_run_by_themselves_in_the_stage_benchmark() {
 }
 
 #[test]
-fn a_batch_operation_that_fails_ends_the_stream_with_its_name() {
+fn failing_batch_operation_ends_the_stream_with_its_name() {
     for (panics, expected) in [
         (false, "batch operation `failing`: 8 rows"),
         (true, "a batch operation panicked on batch 0"),
@@ -178,13 +178,8 @@ fn a_batch_operation_that_fails_ends_the_stream_with_its_name() {
             );
             let engine = start_on(2, &stream, 1 << 20, CpuPolicy::Normal);
             let mut client = Client::attach(&engine, false);
-            let fault = loop {
-                if let Ok(DaemonFrame::Fault(fault)) = client.frames.try_recv() {
-                    break fault;
-                }
-                tokio::task::yield_now().await;
-            };
-            assert!(fault.message.contains(expected), "{}", fault.message);
+            let fault = client.fault().await;
+            assert!(fault.contains(expected), "{fault}");
             engine.borrow_mut().detach(client.number, &SessionEnd::ClientLeft);
         });
     }

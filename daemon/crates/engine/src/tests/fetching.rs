@@ -1,17 +1,17 @@
-//! How many reads are under way, where that is found at run time.
+//! The number of concurrent reads, if it is tuned at run time.
 
 use super::*;
-use forebay_source::storage::SlowFolder;
+use forebay_storage::SlowFolder;
 
 #[test]
-fn reads_of_a_slow_storage_become_more_and_no_batch_changes() {
+fn slow_storage_gets_more_reads_and_batches_stay_the_same() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let _slow = SlowFolder::new(folder.path().join("data"), Duration::from_millis(20), 1);
         let stream = stream_with(folder.path(), &["ring.slots=16"], Clock::system());
         let engine = start(&stream, 1 << 20);
         let mut client = Client::attach(&engine, false);
-        // Until a trial has shown that more are of use.
+        // Until a trial has shown a gain by more reads.
         loop {
             let batch = client.next().await;
             client.check(&batch);

@@ -1,4 +1,4 @@
-//! Replays: which batches are repeated and how often, that the stream loses nothing, and what ends a replay early. The
+//! Replays: which batches are repeated and how often, that the stream loses no batch, and what ends a replay early. The
 //! command that measures with them is tested in `tests/insight`.
 
 use forebay_protocol::observing::{ReplayRequest, ReplayState};
@@ -8,10 +8,10 @@ use super::*;
 const BATCHES_PER_EPOCH: u64 = 32;
 /// The connection that makes the requests.
 const OWNER: u64 = 7;
-/// Of the ring.
+/// Number of slots of the ring.
 const SLOTS: u64 = 6;
 
-/// Runs a test over a stream of 32 batches an epoch, of two samples each, with other keys.
+/// Runs a test over a stream of 32 batches per epoch, of two samples each, with other keys.
 fn replaying(keys: &[&str], test: impl AsyncFnOnce(SharedEngine, Client)) {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ impl Client {
         steps.into_iter().find(|steps| steps.session == self.number).unwrap().replay
     }
 
-    /// Takes, checks and gives back a batch.
+    /// Takes, checks and returns a batch.
     async fn step(&mut self) -> Descriptor {
         let batch = self.next().await;
         self.check(&batch);
@@ -47,7 +47,7 @@ impl Client {
         batch
     }
 
-    /// Changes a batch, as an operation in place would.
+    /// Modifies a batch, as an in-place operation would.
     fn change(&self, batch: &Descriptor) {
         let first = self.terms.slot_bytes * u64::from(batch.slot.0);
         let word = self.data.word(usize::try_from(first / 8).unwrap());
@@ -62,7 +62,7 @@ impl Client {
     }
 }
 
-/// Takes so many batches; gives the position after each, and whether it was replayed.
+/// Takes `steps` batches; returns the position after each, and whether it was replayed.
 async fn epoch(client: &mut Client, steps: u64) -> Vec<(u64, bool)> {
     let mut seen = Vec::new();
     for _ in 0..steps {
@@ -74,7 +74,7 @@ async fn epoch(client: &mut Client, steps: u64) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn batches_repeat_as_often_as_requested_without_work_and_the_epoch_loses_nothing() {
+fn batches_repeat_as_requested_without_work_and_the_epoch_is_complete() {
     const STEPS: u64 = 400;
     replaying(&[], async |engine, mut client| {
         let at = client.publish.published() + 4;
@@ -84,7 +84,7 @@ fn batches_repeat_as_often_as_requested_without_work_and_the_epoch_loses_nothing
         let mut seen = epoch(&mut client, at + STEPS / 2).await;
         let worked = rows();
         seen.extend(epoch(&mut client, STEPS / 2).await);
-        // Beyond what had begun: at most a ring full.
+        // In addition to rows that had begun: at most a full ring.
         assert!(
             rows() - worked <= SLOTS * 2,
             "batches are worked while others repeat: {worked}, {}",
@@ -112,7 +112,7 @@ fn batches_repeat_as_often_as_requested_without_work_and_the_epoch_loses_nothing
 }
 
 #[test]
-fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
+fn trainer_that_modifies_batches_is_detected_before_a_repetition() {
     replaying(&[], async |_engine, mut client| {
         let check = ReplayRequest::Check { session: client.number, batches: 4 };
         client.ask(check.clone()).unwrap();
@@ -127,7 +127,7 @@ fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
             }
             client.give_back(&batch);
         }
-        // The same without a check before.
+        // The same without an earlier check.
         client.arm(client.publish.published(), 2, 50).unwrap();
         let mut again = 0;
         while !matches!(client.state(), ReplayState::Refused { .. }) {
@@ -144,7 +144,7 @@ fn a_trainer_that_changes_its_batches_is_noticed_before_any_comes_again() {
 }
 
 #[test]
-fn a_trainer_that_holds_all_kept_batches_gets_data_again() {
+fn trainer_that_holds_all_kept_batches_gets_new_data() {
     replaying(&[], async |_engine, mut client| {
         client.arm(client.publish.published(), 2, 50).unwrap();
         let mut held = VecDeque::new();
@@ -172,7 +172,7 @@ fn a_trainer_that_holds_all_kept_batches_gets_data_again() {
 }
 
 #[test]
-fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
+fn seek_ends_a_replay_and_so_does_a_disconnect_before_the_commit() {
     replaying(&[], async |engine, mut client| {
         client.arm(client.publish.published(), 2, 1000).unwrap();
         client.until(|state| matches!(state, ReplayState::Running { first: Some(_), .. })).await;
@@ -199,7 +199,7 @@ fn a_jump_ends_it_and_so_does_a_connection_that_ends_before_it_is_committed() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn impossible_requests_are_refused_with_the_reason() {
     replaying(&["ring.hold=2", "listen.max_sessions=4"], async |engine, mut client| {
         for _ in 0..6 {
             client.step().await;
@@ -235,14 +235,14 @@ fn what_cannot_be_is_refused_with_the_reason() {
         let reason = ranks.arm(ranks.publish.published(), 3, 5).unwrap_err();
         assert!(reason.contains("ring.hold + 2 = 4"), "{reason}");
         let published = ranks.publish.published();
-        // Somewhere ahead, and not before it is committed, four lie within an epoch.
+        // Finds a position ahead from which four batches fit in the epoch, so that the replay waits for the commit.
         (6..24).find_map(|ahead| ranks.arm(published + ahead, 4, 5).ok()).unwrap();
     });
 }
 
-/// A batch that the trainer keeps from before takes a slot for good: the last of the kept ones never comes.
+/// A batch that the trainer keeps from before occupies a slot: the last of the batches to keep is never published.
 #[test]
-fn a_trainer_that_keeps_a_batch_for_good_is_shown_as_many_batches_all_the_same() {
+fn trainer_that_keeps_a_batch_still_gets_all_repetitions() {
     replaying(&[], async |_engine, mut client| {
         let kept = client.next().await;
         client.arm(client.publish.published(), 6, 40).unwrap();
@@ -256,9 +256,9 @@ fn a_trainer_that_keeps_a_batch_for_good_is_shown_as_many_batches_all_the_same()
     });
 }
 
-/// The batches that came back were compared; nothing is known of the one that the trainer keeps.
+/// The returned batches were compared; the batch that the trainer keeps is not.
 #[test]
-fn a_check_ends_though_the_trainer_keeps_one_of_the_batches() {
+fn check_ends_although_the_trainer_keeps_a_batch() {
     replaying(&[], async |_engine, mut client| {
         client.ask(ReplayRequest::Check { session: client.number, batches: 3 }).unwrap();
         let published = client.publish.published();

@@ -1,40 +1,40 @@
-//! The byte budget beside everything that can be in its way: samples of all sizes, bad samples, batches kept, seeks, a
-//! second client that stops taking, blocks that samples share, stages and lanes of all widths. Whatever the schedule, the
-//! first client gets its batches, each row the one that the order names, and all bytes come back.
+//! The byte budget under random conditions: samples of all sizes, bad samples, kept batches, seeks, a second client
+//! that stops taking, blocks shared by samples, stages and lanes of all widths. For every schedule the first client
+//! gets its batches, each row is the one that the order names, and all bytes are released.
 //!
-//! `PROPTEST_CASES=100000` runs as many schedules; left out, some hundreds.
+//! `PROPTEST_CASES=100000` runs as many schedules; the default is some hundreds.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::*;
-use forebay_source::dataset::testing::BlockFolder;
+use forebay_formats::testing::BlockFolder;
 
-/// A schedule ends after so many batches of the first client: enough for every slot to come round.
+/// Number of batches of the first client in a schedule: enough to use every slot again.
 const BATCHES: u32 = 10;
 const SCHEDULES: u32 = 300;
 
 #[derive(Debug, Clone)]
 struct Plan {
-    /// From a fraction of the smallest sample to more than all slots need: of samples, and of what unpacking them takes
-    /// beyond what is covered.
+    /// From a fraction of the smallest sample to more than all slots need: bytes of samples, and bytes for unpacking
+    /// them in addition to `covered_bytes`.
     fetch_bytes: u64,
     work_bytes: u64,
     covered_bytes: u64,
-    /// Of its bytes a sample takes so many times as much.
+    /// Bytes needed for unpacking a sample, as a multiple of its bytes.
     takes: u64,
     bad_samples: bool,
-    /// Samples share blocks.
+    /// Whether samples share blocks.
     blocks: bool,
     lanes: u32,
     slots: u32,
     /// Threads of each stage; 0: auto.
     stages: Vec<u32>,
-    /// One row in a hundred sleeps.
+    /// Whether one row in a hundred sleeps.
     sleeps: bool,
-    /// The most batches that the first client keeps.
+    /// Maximal number of batches that the first client keeps.
     kept: u32,
-    /// Batches that the second client takes before it stops; `None`: there is none.
+    /// Batches that the second client takes before it stops; `None`: there is no second client.
     idle_client: Option<u32>,
     seed: u64,
 }
@@ -72,7 +72,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 fn write_sized_samples(folder: &Path, bad_samples: bool) {
     std::fs::create_dir_all(folder).unwrap();
     for sample in 0..SAMPLES {
-        // Of the other byte order: not read directly into the row, which takes no bytes of the budget.
+        // The other byte order: not read directly into the row, which would take no bytes of the budget.
         let elements: Vec<u8> = (0..4).flat_map(|_| sample.to_be_bytes()).collect();
         let text = "{'descr': '>i8', 'fortran_order': False, 'shape': (4,), }";
         let length: u16 = match sample % 8 {
@@ -111,7 +111,16 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
         );
     }
     let config = read_config(folder, &text, &[]);
-    Arc::new(Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap())
+    Arc::new(
+        Stream::open(
+            config,
+            forebay_formats::open_configured,
+            3,
+            OpenOptions::default(),
+            Clock::system(),
+        )
+        .unwrap(),
+    )
 }
 
 async fn run(stream: Arc<Stream>, plan: Plan) {
@@ -157,7 +166,7 @@ async fn take(engine: &SharedEngine, plan: Plan) {
 }
 
 #[test]
-fn no_schedule_of_sizes_failures_holds_and_threads_locks_up_the_byte_budget() {
+fn no_schedule_deadlocks_the_byte_budget() {
     let folder = tempfile::tempdir().unwrap();
     for (data, bad_samples) in [("good", false), ("bad", true)] {
         write_sized_samples(&folder.path().join(format!("npy-{data}")), bad_samples);

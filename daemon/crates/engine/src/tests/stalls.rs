@@ -3,7 +3,7 @@
 use super::*;
 use forebay_observe::StallReport;
 use forebay_protocol::frames::FaultKind;
-use forebay_source::storage::StalledFile;
+use forebay_storage::StalledFile;
 
 fn file(folder: &Path, sample: u64) -> std::path::PathBuf {
     folder.join(format!("data/{sample:03}.npy"))
@@ -22,7 +22,7 @@ async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Lets time pass until the watchdog reports what is wanted.
+/// Lets time pass until the watchdog reports a stall that `wanted` accepts.
 async fn stall(engine: &SharedEngine, wanted: impl Fn(&StallReport) -> bool) -> StallReport {
     loop {
         let stalls = engine.borrow().report().stalls;
@@ -37,7 +37,7 @@ async fn stall(engine: &SharedEngine, wanted: impl Fn(&StallReport) -> bool) -> 
 const STALL_AFTER: Duration = Duration::from_millis(500);
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Lets the read time-out pass, once no read is in a call but those of hung samples.
+/// Lets the read timeout pass, once only reads of hung samples are in a call.
 async fn let_reads_time_out(engine: &SharedEngine, hung: &[u64]) {
     loop {
         let reads = engine.borrow().samples_in_a_call();
@@ -48,7 +48,7 @@ async fn let_reads_time_out(engine: &SharedEngine, hung: &[u64]) {
     }
 }
 
-/// Lets time pass while no read is in a call but those of hung samples: what waits for its next try becomes due.
+/// Lets time pass while only reads of hung samples are in a call: retries become due.
 async fn let_time_pass(engine: &SharedEngine, hung: &[u64]) {
     loop {
         let reads = engine.borrow().samples_in_a_call();
@@ -60,7 +60,7 @@ async fn let_time_pass(engine: &SharedEngine, hung: &[u64]) {
 }
 
 #[test]
-fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_lasted_too_long() {
+fn hung_read_is_abandoned_and_retried_until_the_outage_limit() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let keys = ["dataset.read_timeout=50ms", "dataset.outage_timeout=2s"];
@@ -99,7 +99,7 @@ fn a_read_that_never_returns_is_given_up_and_made_again_until_the_outage_has_las
 }
 
 #[test]
-fn a_stream_whose_storage_hangs_slows_no_other_stream_down() {
+fn hung_storage_of_one_stream_does_not_slow_down_others() {
     on_engine_thread(|| async {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let keys = ["dataset.read_timeout=50ms", "stage.fetch.concurrency=2"];
@@ -115,7 +115,7 @@ fn a_stream_whose_storage_hangs_slows_no_other_stream_down() {
         let shared = Rc::clone(&engine);
         tokio::task::spawn_local(async move { run_on_wake(shared).await });
         let _waits = Client::attach(&engine, false);
-        // Its threads hang, and those that replace them.
+        // Its threads hang, and so do their replacements.
         while engine.borrow().hung_threads() < 7 {
             let_reads_time_out(&engine, &samples).await;
             pause().await;
@@ -132,11 +132,11 @@ fn a_stream_whose_storage_hangs_slows_no_other_stream_down() {
 }
 
 #[test]
-fn a_storage_that_answers_late_costs_time_and_no_sample() {
+fn late_answers_of_a_storage_lose_no_sample() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"], Clock::manual());
-        // Less than two samples' bytes: a read that was given up must not keep them.
+        // Less than two samples' bytes: an abandoned read must not keep them.
         let engine = start(&stream, 200);
         let hung = [3, 4, 12, 40];
         let mut stalled: Vec<_> =
@@ -162,7 +162,7 @@ fn a_storage_that_answers_late_costs_time_and_no_sample() {
 }
 
 #[test]
-fn an_outage_is_reported_counts_as_progress_while_it_lasts_and_ends() {
+fn outage_is_reported_and_counts_as_progress_until_it_ends() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = stream_with(folder.path(), &["dataset.read_timeout=50ms"], Clock::manual());
@@ -179,7 +179,7 @@ fn an_outage_is_reported_counts_as_progress_while_it_lasts_and_ends() {
         let stalls = engine.borrow().report().stalls;
         let told = stalls.iter().find(|stall| stall.stage == "storage").unwrap();
         assert_eq!((told.session, &told.sentence), (client.number, &found.sentence));
-        // No row is finished meanwhile; the ticks are the machine's.
+        // No row is finished meanwhile; the ticks are real time.
         let progress = client.publish.progress();
         while client.publish.progress() < progress + 2 {
             pause().await;
@@ -197,7 +197,7 @@ fn an_outage_is_reported_counts_as_progress_while_it_lasts_and_ends() {
 }
 
 #[test]
-fn rows_that_wait_for_their_next_try_end_with_their_session() {
+fn rows_waiting_for_a_retry_end_with_their_session() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = stream_with(folder.path(), &[], Clock::manual());
@@ -206,7 +206,7 @@ fn rows_that_wait_for_their_next_try_end_with_their_session() {
         let away = folder.path().join("away");
         std::fs::rename(&data, &away).unwrap();
         std::fs::create_dir(&data).unwrap();
-        // The root's descriptor leads to the folder that was renamed, so one file is taken from there, too.
+        // The root's descriptor refers to the renamed folder, so one file is removed there, too.
         std::fs::remove_file(away.join("005.npy")).unwrap();
         let client = Client::attach(&engine, false);
         while engine.borrow().report().streams[0].outage.is_none() {
@@ -221,7 +221,7 @@ fn rows_that_wait_for_their_next_try_end_with_their_session() {
 }
 
 #[test]
-fn the_watchdog_names_a_read_that_hangs_and_forgets_it_afterwards() {
+fn watchdog_reports_a_hung_read_until_it_returns() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = stream_with(folder.path(), &["errors.stall_after=500ms"], Clock::manual());
@@ -252,7 +252,7 @@ fn the_watchdog_names_a_read_that_hangs_and_forgets_it_afterwards() {
 }
 
 #[test]
-fn the_watchdog_names_a_trainer_that_takes_nothing() {
+fn watchdog_reports_a_trainer_that_takes_no_batch() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = stream_with(folder.path(), &["errors.stall_after=500ms"], Clock::manual());

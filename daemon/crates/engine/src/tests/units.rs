@@ -1,16 +1,16 @@
-//! Blocks that samples share: each is read once, its bytes are counted once, and whatever happens to the rows that share
-//! it, the others get theirs and all bytes come back.
+//! Blocks shared by samples: each is read once and its bytes are counted once. Whatever happens to some rows of a
+//! block, the others get their bytes, and all bytes are released.
 
 use super::*;
-use forebay_source::dataset::{self, testing::BlockFolder};
-use forebay_source::storage::{Objects, SlowFolder, StalledFile};
+use forebay_formats::testing::BlockFolder;
+use forebay_storage::{Objects, SlowFolder, StalledFile};
 
-/// The suites that a new storage or format in a crate of its own runs through.
+/// The conformance suites for a new storage or format in a separate crate.
 #[test]
-fn the_suites_run_from_another_crate() {
-    forebay_source::storage::conformance::run(Arc::<Objects>::default);
-    dataset::conformance::run(&dataset::conformance::Format {
-        open: dataset::open,
+fn conformance_suites_run_from_another_crate() {
+    forebay_storage::conformance::run(Arc::<Objects>::default);
+    forebay_formats::conformance::run(&forebay_formats::conformance::Format {
+        open: forebay_formats::open,
         name: BlockFolder::FORMAT.name,
         make: |folder, samples| {
             BlockFolder::write(folder, samples as u64, |_| false);
@@ -21,12 +21,12 @@ fn the_suites_run_from_another_crate() {
     });
 }
 
-/// Blocks of arrays and of labels that the samples lie in.
+/// Number of blocks of arrays and of labels.
 const BLOCKS: u64 = SAMPLES / BlockFolder::ARRAYS_IN_BLOCK + SAMPLES / BlockFolder::LABELS_IN_BLOCK;
 const BLOCK_BYTES: u64 = SAMPLES / BlockFolder::ARRAYS_IN_BLOCK * BlockFolder::ARRAY_BLOCK_BYTES
     + SAMPLES / BlockFolder::LABELS_IN_BLOCK * BlockFolder::LABEL_BLOCK_BYTES;
 
-/// A stream whose slots take all samples at once.
+/// A stream whose slots hold all samples at once.
 fn open(folder: &Path, clock: Clock, keys: &[&str]) -> Arc<Stream> {
     BlockFolder::write(&folder.join("data"), SAMPLES, |_| false);
     let text = "[dataset]\nformat = \"test-blocks\"\npath = \"data\"\n[order]\nshuffle = false\n[batch]\nsize = 8\n\
@@ -35,10 +35,13 @@ fn open(folder: &Path, clock: Clock, keys: &[&str]) -> Arc<Stream> {
                 [[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n\
                 [[stage]]\nname = \"after\"\nconcurrency = 2\noperations = []\n";
     let config = read_config(folder, text, keys);
-    Arc::new(Stream::open(config, 3, OpenOptions::default(), clock).unwrap())
+    Arc::new(
+        Stream::open(config, forebay_formats::open_configured, 3, OpenOptions::default(), clock)
+            .unwrap(),
+    )
 }
 
-/// The labels of a batch are those of its ids, and so are its arrays.
+/// Checks that a batch's labels and arrays match its ids.
 fn check_by_id(client: &Client, batch: &Descriptor) {
     let base = client.terms.slot_bytes * u64::from(batch.slot.0);
     let word = |byte: u64| {
@@ -80,7 +83,7 @@ fn each_block_is_read_once_and_its_bytes_are_counted_once() {
             let folder = tempfile::tempdir().unwrap();
             let reads = SlowFolder::new(folder.path().join("data"), Duration::ZERO, 1);
             let stream = open(folder.path(), Clock::system(), &[shuffle, "order.epochs=1"]);
-            // No row is worked before all are fetched.
+            // No row is processed before all are fetched.
             assert!(stream.stages[0].gate.enter(0));
             let engine = start(&stream, 1 << 20);
             let mut client = Client::attach(&engine, false);
@@ -103,9 +106,9 @@ fn each_block_is_read_once_and_its_bytes_are_counted_once() {
     });
 }
 
-/// The rows of a group come in many batches, of which few are open: its blocks stay until the last of them.
+/// The rows of a group belong to many batches, few of which are open: its blocks stay until the last of them.
 #[test]
-fn an_order_in_blocks_reads_each_block_once_an_epoch_however_few_batches_are_open() {
+fn order_in_blocks_reads_each_block_once_per_epoch_with_few_open_batches() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let reads = SlowFolder::new(folder.path().join("data"), Duration::ZERO, 1);
@@ -134,7 +137,7 @@ fn an_order_in_blocks_reads_each_block_once_an_epoch_however_few_batches_are_ope
 }
 
 #[test]
-fn the_blocks_of_two_groups_are_planned() {
+fn memory_plan_has_the_blocks_of_two_groups() {
     let folder = tempfile::tempdir().unwrap();
     let plan = |keys: &[&str]| MemoryPlan::of(&open(folder.path(), Clock::system(), keys), 3);
     let exact = plan(&["order.shuffle=true"]);
@@ -149,13 +152,20 @@ fn the_blocks_of_two_groups_are_planned() {
 }
 
 #[test]
-fn a_dataset_without_blocks_is_refused_with_what_to_set() {
+fn dataset_without_blocks_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     write_samples(&folder.path().join("data"), false);
     let text = "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = \"blocks\"\n\
                 [batch]\nsize = 8\n[[stage]]\nname = \"work\"\noperations = []\n";
     let config = read_config(folder.path(), text, &[]);
-    let error = Stream::open(config, 3, OpenOptions::default(), Clock::system()).unwrap_err();
+    let error = Stream::open(
+        config,
+        forebay_formats::open_configured,
+        3,
+        OpenOptions::default(),
+        Clock::system(),
+    )
+    .unwrap_err();
     let message = error.to_string();
     assert!(
         message.contains("stream.toml:6: ")
@@ -165,9 +175,9 @@ fn a_dataset_without_blocks_is_refused_with_what_to_set() {
     );
 }
 
-/// A block that no row holds, but rows to come want, is given up for a row that waits for bytes.
+/// A block that no row holds, but that later rows want, is evicted for a row that waits for bytes.
 #[test]
-fn a_budget_of_one_sample_reads_blocks_again_and_does_not_lock_up() {
+fn budget_of_one_sample_rereads_blocks_and_does_not_deadlock() {
     on_engine_thread(|| async {
         let least = BlockFolder::ARRAY_BLOCK_BYTES + BlockFolder::LABEL_BLOCK_BYTES;
         let budgets = [1, least - 1, least, least + 1, 2 * least];
@@ -192,7 +202,7 @@ fn a_budget_of_one_sample_reads_blocks_again_and_does_not_lock_up() {
 }
 
 #[test]
-fn rows_that_wait_for_a_read_that_hangs_are_read_when_it_is_given_up() {
+fn rows_waiting_for_a_hung_read_are_read_after_it_is_abandoned() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let keys = ["dataset.read_timeout=50ms", "order.epochs=1"];
@@ -200,13 +210,13 @@ fn rows_that_wait_for_a_read_that_hangs_are_read_when_it_is_given_up() {
         let engine = start(&stream, 1 << 20);
         let stalled = StalledFile::new(folder.path().join("data/labels"));
         let mut client = Client::attach(&engine, false);
-        // All lanes hang in reads of labels, or have nothing to do but wait for those.
+        // All lanes hang in reads of labels, or only wait for such reads.
         while engine.borrow().hung_threads() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
             engine.borrow().clock.advance(Duration::from_millis(50));
         }
         drop(stalled);
-        // Rows whose reads were given up are due again after a while.
+        // Rows whose reads were abandoned are due again after a while.
         let time_passes = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -230,7 +240,7 @@ fn rows_that_wait_for_a_read_that_hangs_are_read_when_it_is_given_up() {
 
 /// Two clients share the blocks; one of them leaves while it holds them, wants them and waits for them.
 #[test]
-fn a_client_that_leaves_takes_no_block_from_another() {
+fn leaving_client_takes_no_block_from_another() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let reads = SlowFolder::new(folder.path().join("data"), Duration::ZERO, 1);
@@ -257,9 +267,10 @@ fn a_client_that_leaves_takes_no_block_from_another() {
     });
 }
 
-/// The daemon is killed in the middle of an epoch: the next one goes on where the trainer was, with the same rows.
+/// The daemon is killed in the middle of an epoch: the next one continues at the trainer's position, with the same
+/// rows.
 #[test]
-fn a_new_engine_goes_on_in_the_middle_of_a_block() {
+fn new_engine_continues_in_the_middle_of_a_block() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..3 {
         on_engine_thread(|| async {

@@ -1,26 +1,27 @@
-//! Scripted pipelines with a known limit: that the metrics which the engine measures lead to the right verdict. The rules
-//! themselves are tested in `observe/verdict`, on given metrics; here each case stands for one source of metrics.
+//! Scripted pipelines with a known limit: checks that the engine's metrics lead to the right verdict. The rules
+//! themselves are tested in `observe/verdict`, on given metrics; each case here covers one source of metrics.
 //!
-//! Stages sleep (`delay`) or take CPU time (`spin`), storage is slowed, and the trainer is a script. Compared are the
-//! limit's name and words of the sentence, never a time: on a busy machine everything takes longer, and the limit is the
-//! same.
+//! Stages sleep (`delay`) or take CPU time (`spin`), storage is slowed, and the trainer is a script. The limit's name
+//! and words of the sentence are compared, never a time: on a busy machine everything takes longer, and the limit is
+//! the same.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use forebay_affinity::PoolOptions;
 use forebay_protocol::clock::monotonic_ns;
 
 use super::*;
 use forebay_observe::{DaemonReport, QueueReport};
-use forebay_source::storage::SlowFolder;
+use forebay_storage::SlowFolder;
 
-/// What a scripted trainer does with batches.
+/// A scripted trainer.
 #[derive(Debug, Clone, Copy)]
 struct Script {
-    /// The time of a step, after `burst` batches each.
+    /// The time of a step in milliseconds, after each `burst` batches.
     step_ms: u64,
     burst: u64,
-    /// Batches that it holds.
+    /// Number of batches that it holds.
     holds: usize,
 }
 
@@ -44,11 +45,11 @@ struct Case {
     milliseconds: u64,
     limit: &'static str,
     says: &'static [&'static str],
-    /// Whether the figures of the ring are those of a pipeline whose first stage takes so many seconds for a sample.
+    /// Whether the ring's metrics match a pipeline whose first stage takes this many seconds per sample.
     ring: fn(&QueueReport, f64) -> bool,
 }
 
-/// What most cases have in common.
+/// The common part of most cases.
 const CASE: Case = Case {
     name: "",
     stages: &[("work", 2, "delay", 1.0)],
@@ -64,7 +65,7 @@ const CASE: Case = Case {
     ring: |_, _| true,
 };
 
-/// Within fifteen in a hundred.
+/// Within 15 %.
 fn is_about(found: f64, expected: f64) -> bool {
     (found / expected - 1.0).abs() <= 0.15
 }
@@ -77,7 +78,7 @@ impl Case {
             self.batch, self.slots, self.keys
         );
         for (name, threads, operation, milliseconds) in self.stages {
-            // An operation with a number is for one sample in so many: "delay/100".
+            // An operation with a number applies to one sample in that many: "delay/100".
             let (operation, probability) = match operation.split_once('/') {
                 Some((operation, one_in)) => {
                     let probability = 1.0 / one_in.parse::<f64>().unwrap();
@@ -91,10 +92,19 @@ impl Case {
             ));
         }
         let config = read_config(folder, &text, &[]);
-        Arc::new(Stream::open(config, 2, OpenOptions::default(), Clock::system()).unwrap())
+        Arc::new(
+            Stream::open(
+                config,
+                forebay_formats::open_configured,
+                2,
+                OpenOptions::default(),
+                Clock::system(),
+            )
+            .unwrap(),
+        )
     }
 
-    /// Runs it; the report at its end.
+    /// Runs it and returns the final report.
     fn run(&self) -> DaemonReport {
         let report = Rc::new(std::cell::RefCell::new(None));
         let shared = Rc::clone(&report);
@@ -109,7 +119,7 @@ impl Case {
                 threads,
                 max_threads: threads * 2,
                 fallback_threads: threads,
-                // So many that cores are never short.
+                // Enough that cores are never the limit.
                 granted_cores: 64.0,
                 limit_cores: self.limit_cores,
                 ..pool()
@@ -124,7 +134,7 @@ impl Case {
         report.take().unwrap()
     }
 
-    /// What is wrong with the verdict, if anything.
+    /// The difference from the expected verdict, if any.
     fn judge(&self) -> Result<(), String> {
         let report = self.run();
         let verdict = &report.verdict;
@@ -148,7 +158,7 @@ impl Case {
     }
 }
 
-/// A client that trains by a script.
+/// A scripted trainer with its client.
 struct Trainer {
     client: Client,
     script: Script,
@@ -184,7 +194,7 @@ impl Trainer {
         }
     }
 
-    /// As a client does: it sleeps over an empty ring, and counts how long it waited.
+    /// As a client does: sleeps on an empty ring, and counts the time waited.
     async fn take(&mut self) -> Descriptor {
         let client = &mut self.client;
         let asked = monotonic_ns();
@@ -205,14 +215,14 @@ impl Trainer {
     }
 }
 
-/// One case for each source of the metrics that a verdict is made of.
+/// One case for each source of a verdict's metrics.
 const CASES: &[Case] = &[
     Case {
         name: "time asleep and busy threads: the first of three stages",
         stages: &[("a", 1, "delay", 6.0), ("b", 1, "delay", 2.0), ("c", 1, "delay", 2.0)],
         limit: "a",
         says: &["the stage `a`", "of 1 threads are busy", "raise its `concurrency` from 1"],
-        // A batch takes the one thread of `a` eight samples.
+        // A batch has eight samples, which the only thread of `a` processes one after another.
         ring: |ring, sample| {
             is_about(ring.ave_get_time, 8.0 * sample)
                 && is_about(ring.qps, 1.0 / (8.0 * sample))
@@ -249,7 +259,7 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
-        // Ten batches take 100 ms, and the trainer needs 200 ms for them: it waits all the same.
+        // Ten batches take 100 ms, and the trainer needs 200 ms for them: it waits nevertheless.
         name: "waits for slots: a ring too small for a trainer that takes batches in bursts",
         stages: &[("work", 1, "delay", 10.0)],
         batch: 1,
@@ -277,11 +287,11 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A case that fails runs again: something else may have used the machine in the middle of it.
+/// A failed case is repeated: another process may have used the machine during it.
 const ATTEMPTS: usize = 3;
 
 #[test]
-fn the_limit_follows_from_what_the_engine_measures() {
+fn limit_follows_from_the_engines_metrics() {
     let attempt = |case: &Case| {
         let mut wrong = String::new();
         for _ in 0..ATTEMPTS {
@@ -299,10 +309,10 @@ fn the_limit_follows_from_what_the_engine_measures() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
 }
 
-/// One trainer computes, the other takes each batch at once: each session has its verdict, and the daemon's is that of
-/// the one that waits.
+/// One trainer computes, the other takes each batch at once: each session has its verdict, and the daemon's verdict is
+/// that of the waiting session.
 #[test]
-fn of_two_sessions_the_verdict_is_that_of_the_one_that_waits() {
+fn verdict_of_two_sessions_is_that_of_the_waiting_one() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let case = Case { stages: &[("work", 1, "delay", 2.0)], ..CASE };

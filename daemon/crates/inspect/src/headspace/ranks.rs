@@ -1,4 +1,4 @@
-//! The sessions that a headspace is measured on: one, or one of each rank of a job.
+//! The measured sessions: one, or one per rank of a job.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,33 +9,33 @@ use forebay_protocol::observing::{ReplayRequest, ReplayState, SessionSteps};
 use super::series::Series;
 use crate::observer::Observer;
 
-/// The polling interval: an answer costs the daemon a few microseconds.
+/// The polling interval: a response costs the daemon a few microseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The same where several batches are taken meanwhile.
+/// The polling interval if several batches are taken per normal interval.
 const LOOK_OFTEN: Duration = Duration::from_millis(2);
-/// A trainer that takes nothing for so long is not measured.
+/// The maximum time without a take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One rank's session and what was seen of it.
+/// One rank's session and its measurements.
 #[derive(Debug)]
 pub(super) struct Rank {
     observer: Observer,
     pub series: Series,
     pub now: SessionSteps,
-    /// Batches taken when the measurement began.
+    /// The number of batches taken when the measurement began.
     pub begin: u64,
     /// The first replayed batch.
     pub replay_at: u64,
 }
 
-/// All of them, by rank.
+/// All ranks, sorted by rank.
 #[derive(Debug)]
 pub(super) struct Ranks {
     pub all: Vec<Rank>,
 }
 
 impl Ranks {
-    /// Finds the sessions of a stream at each socket; without a name those of the only stream there.
+    /// Finds the sessions of a stream at each socket; without a name, of the only stream there.
     pub(super) fn find(sockets: &[PathBuf], stream: Option<&str>) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for socket in sockets {
@@ -54,7 +54,7 @@ impl Ranks {
                 );
             }
             for now in sessions {
-                // A connection each: one that is refused something is ended by the daemon.
+                // One connection per session: the daemon closes a connection whose request it refuses.
                 let observer = Observer::connect(socket)?;
                 let series = Series::default();
                 all.push(Rank { observer, series, now, begin: 0, replay_at: 0 });
@@ -64,7 +64,7 @@ impl Ranks {
         Ok(Self { all })
     }
 
-    /// Refuses a job of which not every rank is here: each has to be shown the same number of batches.
+    /// Refuses a job with missing ranks: every rank must replay the same number of batches.
     pub(super) fn are_whole_job(&self) -> anyhow::Result<()> {
         let world_size = self.first().world_size;
         if let Some(other) = self.all.iter().find(|rank| {
@@ -130,7 +130,7 @@ impl Ranks {
         }
     }
 
-    /// Asks the same of every rank.
+    /// Sends the same request for every rank.
     pub(super) fn ask(&mut self, request: impl Fn(&Rank) -> ReplayRequest) -> anyhow::Result<()> {
         for rank in &mut self.all {
             let answer = rank.observer.replay(request(rank));
@@ -140,14 +140,14 @@ impl Ranks {
         Ok(())
     }
 
-    /// Cancels the replay on every rank, whatever some of them answer.
+    /// Cancels the replay on every rank and ignores errors.
     pub(super) fn cancel(&self) {
         for rank in &self.all {
             let _ = rank.observer.replay(ReplayRequest::Cancel { session: rank.now.session });
         }
     }
 
-    /// Fails with the reason of a rank whose replay was given up.
+    /// Fails with the reason if a rank's replay was refused.
     pub(super) fn check_refusal(&self) -> anyhow::Result<()> {
         for rank in &self.all {
             if let ReplayState::Refused { reason } = &rank.now.replay {

@@ -1,8 +1,8 @@
-//! When a trainer took its batches, as it was seen from outside, and what its steps took over a stretch of them.
+//! The times at which a trainer took its batches, measured from outside, and the step times of a stretch.
 
 use forebay_protocol::observing::SessionSteps;
 
-/// Blocks a stretch: as few as `forebay.headspace` in Python has, so that one is longer than a burst.
+/// Blocks per stretch: as few as in `forebay.headspace` in Python, so that a block is longer than a burst.
 const BLOCKS: u64 = 5;
 
 /// One poll.
@@ -10,11 +10,11 @@ const BLOCKS: u64 = 5;
 struct Poll {
     /// Batches taken.
     taken: u64,
-    /// When the last of them was.
+    /// The time of the last take.
     at_ns: u64,
-    /// The wait so far.
+    /// The total wait so far.
     waited_ns: u64,
-    /// Batches that lay ready.
+    /// The number of ready batches.
     ready: u64,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Series {
 /// The steps of a stretch, in blocks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Stretch {
-    /// Seconds a step, of each block.
+    /// Seconds per step, for each block.
     pub step_means: Vec<f64>,
-    /// Seconds of wait a step, of each block.
+    /// Seconds of wait per step, for each block.
     pub wait_means: Vec<f64>,
     pub steps: u64,
 }
@@ -68,7 +68,7 @@ impl Series {
         &self.polls[begin..end.max(begin)]
     }
 
-    /// The steps between the polls at which `first` and `last` batches had been taken.
+    /// The steps between the polls with `first` and `last` taken batches.
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     pub(super) fn stretch(&self, first: u64, last: u64) -> Stretch {
         let polls = self.within(first, last);
@@ -112,7 +112,7 @@ impl Stretch {
         middle_mean(&self.wait_means)
     }
 
-    /// Half of what the middle half of the blocks spans, as a share of their mean.
+    /// Half of the interquartile range of the blocks, divided by their mean.
     pub(super) fn relative_spread(&self) -> f64 {
         let ordered = ordered(&self.step_means);
         let quarter = ordered.len() / 4;
@@ -130,7 +130,7 @@ fn ordered(values: &[f64]) -> Vec<f64> {
     ordered
 }
 
-/// The mean of the middle half: a quarter at either end may be anything. 0 of none.
+/// The mean of the middle half, which excludes outliers; 0 without values.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
 fn middle_mean(values: &[f64]) -> f64 {
     let ordered = ordered(values);
@@ -167,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_counted_between_takes_at_any_polling_interval() {
+    fn step_times_are_exact_at_any_polling_interval() {
         let mut series = Series::default();
         for taken in (10..=110).filter(|taken| taken % 3 == 1) {
-            // 20 ms a step, 5 of them waiting; one hiccup of a second.
+            // 20 ms per step, 5 of them waiting; one hiccup of a second.
             let hiccup = if taken > 50 { 1000 } else { 0 };
             series.add(&poll(taken, taken * 20 + hiccup, taken * 5));
             series.add(&poll(taken, taken * 20 + hiccup, taken * 5 + 3));

@@ -1,4 +1,4 @@
-//! What is answered to which path, and the headers that keep a browser from doing anything else with it.
+//! The responses by path, and the headers that restrict what a browser does with them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::hosts::names_this_machine;
 use crate::page;
 use forebay_observe::DaemonReport;
 
-/// Of Prometheus' text format; a scraper that asks for another gets this one, which all read.
+/// The content type of Prometheus' text format, whatever the scraper accepts: all scrapers read it.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -33,7 +33,7 @@ const FILES: [(&str, &str, &str); 7] = [
     ("/icon.svg", "image/svg+xml", page::ICON),
 ];
 
-/// On every answer. The page runs its own script and style, and neither loads, sends nor embeds anything else.
+/// On every response. The page runs its own script and style, and loads, sends and embeds nothing else.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         HeaderName::from_static("content-security-policy"),
@@ -47,7 +47,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// All paths. `bound`: where only loopback may ask, the address that requests may name besides.
+/// All paths. `bound`: if only loopback may connect, the address that requests may name besides loopback names.
 pub(super) fn router(asker: Arc<Asker>, bound: Option<IpAddr>) -> Router {
     let mut router = Router::new()
         .route("/metrics", get(metrics))
@@ -76,7 +76,7 @@ async fn refuse_foreign_names(
     next: Next,
 ) -> Response {
     let Some(bound) = bound else { return next.run(request).await };
-    // Without a name, no browser asks.
+    // A browser always sends a name.
     let headers = request.headers().get_all(HOST).iter().map(HeaderValue::to_str);
     let named = request.uri().authority().map(|authority| Ok(authority.as_str()));
     let is_own = |name: Result<&str, _>| name.is_ok_and(|name| names_this_machine(name, bound));
@@ -117,7 +117,7 @@ async fn stats(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
     Ok(as_json(&*asker.report().await?))
 }
 
-/// The history from the second `?since=` on; without it, all.
+/// The history from the second `?since=` on; without it, all of it.
 async fn history(State(asker): State<Arc<Asker>>, request: Request) -> Result<Response, NoAnswer> {
     let query = request.uri().query().and_then(|query| query.strip_prefix("since="));
     let since = query.and_then(|since| since.parse().ok()).unwrap_or(0);
@@ -140,7 +140,8 @@ async fn readyz(State(asker): State<Arc<Asker>>) -> Result<Response, NoAnswer> {
     Ok(sentence.map_or_else(|| typed(PLAIN, "ok\n"), |sentence| unavailable(&sentence)))
 }
 
-/// What keeps a client waiting for longer than `errors.stall_after`. A trainer that takes nothing is not the daemon's.
+/// What makes a client wait for longer than `errors.stall_after`. A trainer that takes no batches is not the daemon's
+/// fault.
 fn held_up(report: &DaemonReport) -> Option<&str> {
     let mut stalls = report.stalls.iter().filter(|stall| stall.stage != "trainer");
     stalls.next().map(|stall| stall.sentence.as_str())

@@ -1,4 +1,4 @@
-//! How the HTTP thread gets a report: one request at a time to the engine, whose answer is cached for a moment.
+//! How the HTTP thread gets a report: one request at a time to the engine, whose response is cached briefly.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,40 +8,18 @@ use tokio::time::Instant;
 
 use super::exposition::Writer;
 use super::metrics::families;
+use crate::question::{Answer, Question};
 use forebay_observe::{DaemonReport, HistoryReport};
 
-/// A request to the engine.
-#[derive(Debug)]
-pub enum Question {
-    /// For a report.
-    Report(Answer<DaemonReport>),
-    /// For the history of rates.
-    History(Answer<HistoryReport>),
-}
-
-/// What takes the answer; its receiver may be gone by then.
-type Answer<T> = oneshot::Sender<T>;
-
-impl Question {
-    /// Whether nobody waits for the answer any more.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        match self {
-            Self::Report(answer) => answer.is_closed(),
-            Self::History(answer) => answer.is_closed(),
-        }
-    }
-}
-
-/// The last answer, and when it came.
+/// The last response, and when it arrived.
 type Kept<T> = tokio::sync::Mutex<Option<(Instant, Arc<T>)>>;
 
-/// How long an answer is reused: many clients cost the engine what one does.
+/// How long a response is reused: many clients cost the engine as much as one.
 const ANSWER_KEEPS: Duration = Duration::from_millis(200);
-/// Probes treat an engine that takes longer as dead.
+/// A probe reports an engine as dead if it takes longer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The engine gave no answer in time.
+/// The engine did not respond in time.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the engine did not answer within {} s", ANSWER_DEADLINE.as_secs())]
 pub(super) struct NoAnswer;
@@ -89,13 +67,13 @@ impl Asker {
             *last = Some((Instant::now(), Arc::clone(&answer)));
             Some(answer)
         };
-        // One deadline over all of it: a request that waits behind another one does not take longer.
+        // One deadline for the queue and the response: a request that waits for another one does not take longer.
         tokio::time::timeout(ANSWER_DEADLINE, ask).await.ok().flatten().ok_or(NoAnswer)
     }
 
-    /// A report as Prometheus reads it.
+    /// A report in Prometheus' text format.
     pub(super) fn export(&self, report: &DaemonReport) -> String {
-        // One thread runs all requests, and none waits while it holds this.
+        // A single thread runs all requests, and none of them awaits with the lock held.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).write(&families(report))
     }
 }

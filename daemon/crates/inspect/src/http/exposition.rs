@@ -1,17 +1,17 @@
-//! Prometheus' text format: families of samples, and how they are written.
+//! Prometheus' text format: families of samples, and their serialisation.
 //!
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/>, version 0.0.4. By hand, since the figures are counted
-//! elsewhere already: `docs/decisions/0019-prometheus-text-by-hand.md`.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>, version 0.0.4. Implemented here, because the metrics
+//! are already counted elsewhere: `docs/decisions/0019-prometheus-text-by-hand.md`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// What a family's samples are.
+/// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Never goes down while the daemon lives.
+    /// Never decreases while the daemon runs.
     Counter,
-    /// A state.
+    /// A state, which may increase and decrease.
     Gauge,
     /// Cumulative buckets, their sum and their count.
     Histogram,
@@ -30,13 +30,13 @@ impl Kind {
 /// Names and values of a sample's labels.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// One name with its samples. A family without samples still has its two lines of words.
+/// A metric name with its samples. A family without samples still has its HELP and TYPE lines.
 #[derive(Debug, Clone)]
 pub(super) struct Family {
     pub name: &'static str,
     pub kind: Kind,
     help: &'static str,
-    /// What follows the name, the labels as they are written, and the value.
+    /// The suffix of the name, the formatted labels, and the value.
     samples: Vec<(&'static str, String, f64)>,
 }
 
@@ -49,7 +49,7 @@ impl Family {
         self.samples.push(("", written(labels, None), value));
     }
 
-    /// Adds a histogram: how many values are at most each bound, then the count and the sum of all.
+    /// Adds a histogram: the number of values up to each bound, then the sum and the count of all.
     pub(super) fn add_histogram(
         &mut self,
         labels: &Labels,
@@ -68,20 +68,21 @@ impl Family {
 
 #[cfg(test)]
 impl Family {
-    /// The labels' names over all samples.
+    /// The names of the labels of all samples.
     pub(crate) fn label_names(&self) -> impl Iterator<Item = &str> {
         let parts = self.samples.iter().flat_map(|(_, labels, _)| labels.split(['{', ',', '}']));
         parts.filter_map(|part| Some(part.split_once('=')?.0))
     }
 }
 
-/// Writes families, and keeps counters from going down.
+/// Writes families, and prevents counters from decreasing.
 ///
-/// Figures are read while they are counted, and some are a product of two of them, so a counter may come out a little
-/// less than before. A scraper takes that for a restart and counts everything again, so the last exported value stays.
+/// Metrics are read while they are updated, and some are a product of two metrics, so a counter may come out slightly
+/// lower than before. A scraper would treat this as a restart and count everything again, so the last exported value is
+/// kept.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    /// Of the counters that there are now.
+    /// By series; only existing counters.
     last_exported: HashMap<String, f64>,
 }
 
@@ -90,7 +91,7 @@ impl Writer {
         let mut text = String::new();
         let mut exported = HashMap::with_capacity(self.last_exported.len());
         for family in families {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "# HELP {} {}", family.name, family.help);
             let _ = writeln!(text, "# TYPE {} {}", family.name, family.kind.word());
             for (suffix, labels, value) in &family.samples {
@@ -105,7 +106,7 @@ impl Writer {
                 }
             }
         }
-        // Series that are gone are forgotten with this.
+        // This also drops series that no longer exist.
         self.last_exported = exported;
         text
     }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_never_goes_down_and_a_series_that_is_gone_is_forgotten() {
+    fn counter_never_decreases_and_ended_series_are_dropped() {
         let family = |kind, values: &[(&str, f64)]| {
             let mut family = Family::new("x_total", kind, "Words.");
             for (label, value) in values {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_cannot_break_out_of_their_quotes() {
+    fn label_values_are_escaped() {
         let mut family = Family::new("x", Kind::Gauge, "Words.");
         family.add(&vec![("a", "\"} 1\nx{b=\"\\".to_owned())], 0.5);
         let text = Writer::default().write(&[family]);

@@ -1,14 +1,14 @@
-//! Which names a request may call this daemon by.
+//! The host names that a request may use for this daemon.
 //!
-//! A web page of a stranger can make a browser on this machine ask a loopback port under the stranger's own name, once that
-//! name's address is changed to 127.0.0.1 (DNS rebinding), and then read the answer. Such a request names the stranger's
-//! host, so what names neither loopback nor the bound address is refused.
+//! A malicious web page can make a browser on this machine send requests to a loopback port under the page's host name,
+//! after that name's address is changed to 127.0.0.1 (DNS rebinding), and then read the response. Such a request has
+//! the page's host name, so a request is refused unless it names loopback or the bound address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::uri::Authority;
 
-/// Whether a `Host` header names loopback or the bound address, with any port: it may come through a tunnel.
+/// Whether a `Host` header names loopback or the bound address, with any port: the request may come through a tunnel.
 pub(super) fn names_this_machine(host: &str, bound: IpAddr) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     if host.contains('@') {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_by_any_name_and_nothing_else() {
+    fn only_loopback_names_and_the_bound_address_are_accepted() {
         let bound: IpAddr = "127.0.0.1".parse().unwrap();
         let own = "localhost LocalHost:9464 localhost.:1 forebay.localhost 127.0.0.1 127.0.0.1:9464 127.8.8.8:1 \
                    [::1]:9464 [::1] [::ffff:127.0.0.1]:2";

@@ -1,7 +1,7 @@
-//! A report as Prometheus' families. `docs/metrics.md` lists them; a test holds the two against each other.
+//! A report as Prometheus' families. `docs/metrics.md` lists them; a test compares the two.
 //!
-//! Seconds and bytes throughout. Whatever is counted is a counter of what there was since the start, so that rates and
-//! shares over any window are the reader's to make; states are gauges.
+//! All units are seconds and bytes. Everything that is counted is a counter since the start, so that readers can
+//! compute rates and shares over any window; states are gauges.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use forebay_observe::{
     RequestReport, SessionReport, StageReport, StreamReport,
 };
 
-/// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s): where buckets of the daemon's own
-/// histogram end too, so nothing is guessed.
+/// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s). Buckets of the daemon's histogram end
+/// there too, so the counts are exact.
 const BUCKET_POWERS: std::ops::RangeInclusive<u32> = 14..=36;
 
-/// All families, each once, empty ones included.
+/// All families, including empty ones.
 pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
     [
         of_daemon(report),
@@ -31,7 +31,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
     .concat()
 }
 
-/// A table of families: the name, what it means, and its samples. A name in `_total` is a counter, any other a gauge.
+/// A table of families: name, help, samples. A name that ends in `_total` is a counter, any other a gauge.
 macro_rules! families {
     ($($name:literal: $help:literal => $samples:expr;)*) => {
         vec![$(family($name, $help, $samples)),*]
@@ -60,7 +60,7 @@ const fn count(value: u64) -> f64 {
 fn of_daemon(report: &DaemonReport) -> Vec<Family> {
     let one = |value: f64| [(Labels::new(), value)];
     let budget = &report.cpu_budget;
-    // Several reads of one stage may hang: the one that has for longest tells.
+    // If several reads of a stage hang, the longest counts.
     let mut stalls: BTreeMap<Labels, f64> = BTreeMap::new();
     for stall in &report.stalls {
         let mut labels = vec![("stream", stall.stream.clone())];
@@ -130,7 +130,7 @@ fn of_stages(streams: &[StreamReport]) -> Vec<Family> {
     families
 }
 
-/// Of the user's own functions.
+/// Families of the user's Python functions.
 fn of_python(streams: &[StreamReport]) -> Vec<Family> {
     let functions: Vec<(Labels, &PythonReport)> = streams
         .iter()
@@ -162,6 +162,9 @@ fn of_python(streams: &[StreamReport]) -> Vec<Family> {
             => each(|one| one.wait_seconds);
         "forebay_python_copy_seconds_total": "How long threads wrote inputs and read results, all together."
             => each(|one| one.copy_seconds);
+        "forebay_python_timeouts_total": "Calls that exceeded the timeout." => each(|one| count(one.num_timeouts));
+        "forebay_python_timeout_seconds_total": "Time of calls that exceeded the timeout, all together."
+            => each(|one| one.timeout_seconds);
         "forebay_python_starts_total": "Workers that were started." => each(|one| count(one.num_starts));
         "forebay_python_start_seconds_total": "From a worker's start until the module was imported, all together."
             => each(|one| one.start_seconds);
@@ -171,7 +174,7 @@ fn of_python(streams: &[StreamReport]) -> Vec<Family> {
     }
 }
 
-/// Of storages behind URLs.
+/// Families of remote storages.
 fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
     let storages: Vec<(Labels, &RequestReport)> = streams
         .iter()
@@ -203,7 +206,7 @@ fn of_requests(streams: &[StreamReport]) -> Vec<Family> {
     families
 }
 
-/// Of caches on disk.
+/// Families of disk caches.
 fn of_caches(streams: &[StreamReport]) -> Vec<Family> {
     let caches: Vec<(Labels, &CacheReport)> = streams
         .iter()
@@ -224,7 +227,7 @@ fn of_caches(streams: &[StreamReport]) -> Vec<Family> {
     }
 }
 
-/// Of streams with images.
+/// Families of the index of JPEG files.
 fn of_jpeg_indexes(streams: &[StreamReport]) -> Vec<Family> {
     let indexes: Vec<(Labels, &JpegIndexReport)> = streams
         .iter()
@@ -248,7 +251,7 @@ fn of_jpeg_indexes(streams: &[StreamReport]) -> Vec<Family> {
     }
 }
 
-/// Of mixtures.
+/// Families of mixtures.
 fn of_datasets(streams: &[StreamReport]) -> Vec<Family> {
     let datasets: Vec<(Labels, &DatasetReport)> = streams
         .iter()
@@ -273,7 +276,7 @@ fn labels_of(stream: &StreamReport, stage: &StageReport) -> Labels {
     vec![("stream", stream.name.clone()), ("stage", stage.name.clone())]
 }
 
-/// How many of the times, in seconds, are at most each bound; and how many there are.
+/// The number of times up to each bound in seconds, and the number of all times.
 fn cumulative(times: &[(f64, u64)]) -> (Vec<(f64, f64)>, f64) {
     let at_most = |bound: f64| {
         times.iter().filter(|(seconds, _)| *seconds <= bound).map(|(_, tasks)| tasks).sum()
@@ -285,7 +288,7 @@ fn cumulative(times: &[(f64, u64)]) -> (Vec<(f64, f64)>, f64) {
     (buckets.collect(), count(at_most(f64::INFINITY)))
 }
 
-/// The queues between stages, and each stream's ring as its first session sees it.
+/// The queues between stages, and each stream's ring from its first session.
 fn of_queues(report: &DaemonReport) -> Vec<Family> {
     let mut queues: Vec<(Labels, &QueueReport)> = Vec::new();
     for stream in &report.streams {
@@ -293,7 +296,7 @@ fn of_queues(report: &DaemonReport) -> Vec<Family> {
         let first = report.sessions.iter().find(|session| session.stream == stream.name);
         for (place, stage) in stream.stages_and_functions().enumerate() {
             let Some(queue) = &stage.queue else { continue };
-            // The ring begins anew with each session, so it bears the session's number.
+            // The ring's counts restart with each session, so its label has the session's number.
             let session = first.filter(|_| place == last);
             let number = session.map_or_else(String::new, |session| session.session.to_string());
             let mut labels = labels_of(stream, stage);

@@ -1,4 +1,4 @@
-//! The server over real sockets, with a stand-in for the engine; and its names against docs/metrics.md.
+//! Tests of the server over real sockets, with a simulated engine; and of its names against docs/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::metrics::families;
 use super::*;
 use forebay_observe::{DaemonReport, HistoryReport, RateReport, StreamHistory};
 
-/// Of a daemon with something in each family.
+/// A report with samples in each family.
 fn report() -> DaemonReport {
     let queue = json!({
         "elapsed": 10.0, "num_items": 20, "qps": 2.0, "occupancy_rate": 0.5, "ave_put_time": 0.1, "p90_put_time": 0.1,
@@ -72,7 +72,7 @@ fn report() -> DaemonReport {
     .unwrap()
 }
 
-/// Answers every question with one report; counts them.
+/// A simulated engine: answers every request with one report, and counts them.
 struct StandIn {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -127,7 +127,7 @@ fn serve_loopback(report: Option<DaemonReport>) -> StandIn {
     serve(bind(json!({ "metrics": "127.0.0.1:0" })), report)
 }
 
-/// The answer to a request's head, to its end.
+/// The complete response to a request's head.
 fn ask(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -150,7 +150,7 @@ const PAGE: [&str; 7] =
     ["/", "/page.css", "/page.js", "/metrics.js", "/parts.js", "/chart.js", "/icon.svg"];
 
 #[test]
-fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
+fn every_path_has_the_security_headers() {
     let daemon = serve_loopback(Some(report()));
     for path in PAGE.into_iter().chain(["/metrics", "/stats.json", "/history.json", "/healthz"]) {
         let head = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
@@ -184,7 +184,7 @@ fn every_path_answers_with_the_headers_that_keep_a_browser_in() {
 }
 
 #[test]
-fn the_page_asks_for_nothing_from_elsewhere_and_has_no_markup_from_text() {
+fn page_loads_nothing_external_and_inserts_text_without_markup() {
     let daemon = serve_loopback(Some(report()));
     let forbidden = "http: https: url( @import innerHTML outerHTML insertAdjacentHTML eval(";
     for path in PAGE {
@@ -196,7 +196,7 @@ fn the_page_asks_for_nothing_from_elsewhere_and_has_no_markup_from_text() {
 }
 
 #[test]
-fn requests_by_another_hosts_name_are_refused_unless_anyone_may_ask() {
+fn requests_with_a_foreign_host_are_refused_unless_the_address_is_public() {
     let by_name = |address, host: &str| {
         let head = format!("Host: {host}\r\nConnection: close\r\n\r\n");
         ask(address, &format!("GET /stats.json HTTP/1.1\r\n{head}"))
@@ -215,7 +215,7 @@ fn requests_by_another_hosts_name_are_refused_unless_anyone_may_ask() {
 }
 
 #[test]
-fn probes_tell_a_stalled_daemon_from_a_stalled_trainer_and_from_a_dead_engine() {
+fn probes_distinguish_stalled_daemon_stalled_trainer_and_dead_engine() {
     let mut stalled = report();
     let daemon = serve_loopback(Some(stalled.clone()));
     assert_eq!(get(daemon.address, "/healthz"), (200, "ok\n".to_owned()));
@@ -228,23 +228,23 @@ fn probes_tell_a_stalled_daemon_from_a_stalled_trainer_and_from_a_dead_engine() 
         let answer = (503, "the engine did not answer within 1 s\n".to_owned());
         assert_eq!(get(hung.address, path), answer, "{path}");
     }
-    // The page itself is in the program, and says that nothing comes.
+    // The page is part of the program, and says that no data arrive.
     assert_eq!(get(hung.address, "/").0, 200);
 }
 
 #[test]
-fn many_who_ask_at_once_cost_the_engine_one_question() {
+fn concurrent_requests_cost_the_engine_one_report() {
     let daemon = serve_loopback(Some(report()));
     let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let last = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
-    // One connection's requests are answered one after the other, as fast as can be.
+    // One connection's requests are answered one after the other, without pauses.
     let answers = ask(daemon.address, &(request.repeat(200) + &last));
     assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 201);
     assert!(daemon.asked.load(Ordering::SeqCst) < 200);
 }
 
 #[test]
-fn clients_that_say_nothing_or_too_much_go_and_keep_nobody_out() {
+fn silent_or_oversized_clients_are_disconnected() {
     let mut listener = bind(json!({ "metrics": "127.0.0.1:0" }));
     listener.patience.head = Duration::from_millis(300);
     let daemon = serve(listener, Some(report()));
@@ -254,7 +254,7 @@ fn clients_that_say_nothing_or_too_much_go_and_keep_nobody_out() {
         stream
     };
     let mut silent: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
-    // Waits in the queue until one of them is gone.
+    // Waits in the queue until one of these connections is closed.
     assert_eq!(get(daemon.address, "/healthz").0, 200);
     for stream in &mut silent {
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "it was closed");
@@ -262,21 +262,21 @@ fn clients_that_say_nothing_or_too_much_go_and_keep_nobody_out() {
     let mut endless = connect();
     let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(1 << 20));
     let mut answer = Vec::new();
-    // The rest of it may find the connection closed.
+    // The connection may be closed before all of it is sent.
     let _ = endless.write_all(head.as_bytes());
     let _ = endless.read_to_end(&mut answer);
     assert!(!String::from_utf8_lossy(&answer).contains(" 200 "));
 }
 
 #[test]
-fn a_connection_that_has_had_its_time_ends_also_when_its_client_reads_nothing() {
+fn connection_ends_after_its_time_if_the_client_does_not_read() {
     let mut listener = bind(json!({ "metrics": "127.0.0.1:0" }));
     listener.patience.life = Duration::from_millis(300);
     listener.patience.last_answer = Duration::from_millis(100);
     let daemon = serve(listener, Some(report()));
     let mut stream = TcpStream::connect(daemon.address).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
-    // Asks for ever and reads nothing: the write fails once the other side is gone.
+    // Sends requests forever and reads nothing: the write fails after the server closes.
     let request = b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let begun = std::time::Instant::now();
     while stream.write_all(request).is_ok() {
@@ -285,13 +285,17 @@ fn a_connection_that_has_had_its_time_ends_also_when_its_client_reads_nothing() 
 }
 
 #[test]
-fn a_taken_port_and_two_addresses_are_named_with_a_remedy() {
+fn port_in_use_and_conflicting_addresses_are_reported_with_a_remedy() {
     assert!(MetricsListener::bind(&[config(json!({}))]).unwrap().is_none());
     let first = bind(json!({ "metrics": "127.0.0.1:0" }));
     let taken = first.address().to_string();
     let error =
         MetricsListener::bind(&[config(json!({ "metrics": taken }))]).unwrap_err().to_string();
     assert!(error.contains(&taken) && error.contains("choose another port, or port 0"), "{error}");
+    // As in docs/metrics.md.
+    let port = first.address().port() / 10;
+    let of_ranks = format!("\"127.0.0.1:{port}${{LOCAL_RANK:-0}}\"");
+    assert!(error.contains(&of_ranks), "{of_ranks} in {error}");
     let on = |address: &str| config(json!({ "metrics": address }));
     let none = config(json!({}));
     assert!(
@@ -302,7 +306,7 @@ fn a_taken_port_and_two_addresses_are_named_with_a_remedy() {
     assert!(error.contains("127.0.0.1:0") && error.contains("127.0.0.1:1"), "{error}");
 }
 
-/// Name to kind and label names.
+/// From a metric's name to its type and the names of its labels.
 type Names = BTreeMap<String, (String, BTreeSet<String>)>;
 
 fn documented() -> Names {
@@ -319,7 +323,7 @@ fn documented() -> Names {
 }
 
 #[test]
-fn the_reference_lists_every_name_with_its_kind_and_labels_and_no_other() {
+fn reference_lists_exactly_the_exported_names() {
     let report = report();
     let families = families(&report);
     let exported: Names = families
@@ -334,7 +338,7 @@ fn the_reference_lists_every_name_with_its_kind_and_labels_and_no_other() {
 }
 
 #[test]
-fn buckets_are_cumulative_and_end_in_all_of_them() {
+fn buckets_are_cumulative_and_end_with_the_count() {
     let daemon = serve_loopback(Some(report()));
     let (status, text) = get(daemon.address, "/metrics");
     assert_eq!(status, 200);

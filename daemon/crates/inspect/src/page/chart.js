@@ -1,11 +1,11 @@
-// Lines over time. A pointer, or the arrow keys where the plot has the focus, read the values at a moment.
+// Line charts over time. A pointer, or the arrow keys if the plot has the focus, select the values at a moment.
 
 import { axisEnd } from "./metrics.js";
 import { draw, legend, make, plot, say } from "./parts.js";
 
 export class Chart {
-  // The axis of values does not end below `least` nor above `most`; `write` words a value, `writeEnd` the axis' end. `names`
-  // are those of several lines.
+  // The end of the value axis is between `least` and `most`; `write` formats a value, `writeEnd` the axis' end. `names`
+  // are the names of several lines.
   constructor(card, title, { unit = "", write, writeEnd = write, least = 0, most = Infinity, names }) {
     Object.assign(this, { title, write, writeEnd, least, most, names });
     this.heading = make("h2", "", title);
@@ -45,7 +45,7 @@ export class Chart {
   }
 
   // Points are [seconds, value or null, …], a value for each line; null leaves a gap. `end` is the time of the right end,
-  // `when` words a time.
+  // `when` formats a time.
   show({ points, end }, { span, from, to, when, headline, latest = "" }) {
     Object.assign(this, { points, end, span, when });
     const values = points.flatMap((point) => point.slice(1)).filter((value) => value !== null);
@@ -85,7 +85,7 @@ export class Chart {
     this.read(best);
   }
 
-  // Reads the point of this number; null: none.
+  // Shows the values of a point by its index; null: none.
   read(number) {
     const point = this.points[number ?? -1];
     this.number = point ? number : null;

@@ -1,4 +1,4 @@
-// How numbers are written, and what the page knows of the daemon's history. No drawing here.
+// Formats numbers and stores the daemon's history. Does not draw.
 
 export function rate(value) {
   if (value >= 100) return Math.round(value).toLocaleString("en");
@@ -12,14 +12,14 @@ export const count = (value) => value.toLocaleString("en");
 
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
-// A short time, such as that of a task.
+// A short time, such as a task's.
 export function time(seconds) {
   if (seconds < 1e-3) return `${(seconds * 1e6).toFixed(0)} µs`;
   if (seconds < 1) return `${(seconds * 1e3).toFixed(seconds < 0.1 ? 1 : 0)} ms`;
   return `${seconds.toFixed(1)} s`;
 }
 
-// A part of a run: the units of `span` in table.rs.
+// A part of a run, with the units of `span` in table.rs.
 export function span(seconds) {
   if (seconds < 59.5) return `${Math.round(seconds)} s`;
   const units = [["min", 60, 3570], ["h", 3600, 172800], ["days", 86400, Infinity]];
@@ -45,7 +45,7 @@ export function axisEnd(highest) {
   return [1, 2, 5, 10].map((step) => step * power).find((end) => end >= highest);
 }
 
-// What a plot shows: its length, the length and the kind of the steps that it is made of, and how many steps make a point.
+// The ranges of plots: the length, the length and the kind of the steps, and the number of steps per point.
 export const RANGES = [
   { name: "3 min", seconds: 180, kind: "seconds", step: 1, join: 1 },
   { name: "1 h", seconds: 3600, kind: "seconds", step: 1, join: 10 },
@@ -54,7 +54,7 @@ export const RANGES = [
 const MOST = { seconds: 3600, minutes: 1440 };
 const VALUES = ["samples", "batches", "waited"];
 
-// The rates of all streams, as /history.json gives them piece by piece.
+// The rates of all streams, from /history.json piece by piece.
 export class History {
   constructor() {
     this.clear();
@@ -66,13 +66,13 @@ export class History {
     this.uptime = 0;
   }
 
-  // The first second that is not known yet.
+  // The first unknown second.
   get since() {
     const ends = [...this.streams.values()].map(({ seconds }) => seconds.first + seconds.samples.length);
     return ends.length > 0 ? Math.min(...ends) : 0;
   }
 
-  // Takes in a piece; false where it is of another daemon, so that all of it must be asked for again.
+  // Adds a piece; false if it is from another daemon, so that the whole history must be requested again.
   add(report) {
     const isAnother = this.pid !== null && (report.pid !== this.pid || report.uptime_seconds < this.uptime);
     if (isAnother) {
@@ -97,7 +97,7 @@ export class History {
     const begin = Math.max(steps.first, end - seconds / step);
     const groups = new Map();
     for (let number = begin; number < end; number += 1) {
-      // By their number in the history, so that a point does not change when another one comes.
+      // By their number in the history, so that a point does not change when another one is added.
       const group = Math.floor(number / join);
       if (!groups.has(group)) groups.set(group, []);
       groups.get(group).push(steps[value][number - steps.first]);

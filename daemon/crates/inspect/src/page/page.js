@@ -1,4 +1,4 @@
-// Requests the daemon's report twice a second, and what its history has gained, and draws them.
+// Requests the daemon's report and the new part of its history twice a second, and draws them.
 
 import { Chart } from "./chart.js";
 import { History, RANGES, bytes, count, percent, rate, round, span } from "./metrics.js";
@@ -20,7 +20,7 @@ const charts = {
 const history = new History();
 const kept = { report: null, chosen: null, range: RANGES[0] };
 
-// The session of a stream whose verdict is shown, as the daemon chooses it: the one that waits most.
+// The session of a stream whose verdict is shown, chosen as in the daemon: the one that waits most.
 function judged(sessions) {
   const key = (session) => [session.verdict?.limit !== "none" ? 1 : 0, session.window?.wait_share ?? 0];
   return sessions.reduce((most, next) => {
@@ -53,7 +53,7 @@ function show() {
   say(at("pipeline-window"), over);
   const reasons = stream.stages.map((stage) => stage.concurrency_reason.replaceAll("`", ""));
   const index = stream.jpeg_index;
-  // Images are decoded in the first stage after the reads, as a rule.
+  // Images are usually decoded in the first stage after the reads.
   const notes = index?.path ? [null, `JPEG index: ${index.known} of ${index.images} images`] : [];
   at("pipeline").replaceChildren(...pipeline(verdict.limit, window, sessions.length, reasons, notes));
   at("rings").replaceChildren(...rings(sessions));
@@ -63,7 +63,7 @@ function show() {
   showBadSamples(sessions);
 }
 
-// What is shown of a stream without a trainer.
+// Shows a stream without a trainer.
 function idle(stream) {
   const all = [...stream.stages, ...(stream.batch_functions ?? [])];
   const stages = all.map(({ name, concurrency, is_of_batches }) =>
@@ -76,7 +76,7 @@ function windowWords(seconds) {
   return seconds >= 50 && seconds < 70 ? "the last minute" : `the last ${span(seconds)}`;
 }
 
-// The headline is that of the verdict's window; what is now stands beside it.
+// The headline is for the verdict's window; the current values are next to it.
 function showCharts(window, over, trainers) {
   const { range } = kept;
   say(charts.waited.heading, trainers > 1 ? "The trainer that waits most" : "The trainer waits for data");
@@ -124,7 +124,7 @@ function showStreams(names) {
   });
 }
 
-// The epoch and the run, and how long they still take at the pace of the verdict's window.
+// The epoch and the run, and their remaining times at the rate of the verdict's window.
 function progress(one) {
   const of = one.epochs === null ? "" : ` of ${count(one.epochs)}`;
   const bar = meter(one.samples / Math.max(one.samples_per_epoch, 1));
@@ -232,7 +232,7 @@ async function get(path) {
 
 async function getHistory() {
   if (performance.now() - lastHistory < HISTORY_PERIOD_MS) return;
-  // Of another daemon at this address, all is asked for.
+  // Everything is requested from another daemon at this address.
   if (!history.add(await get(`/history.json?since=${history.since}`))) history.add(await get("/history.json"));
   lastHistory = performance.now();
 }

@@ -26,12 +26,12 @@ export function draw(tag, className, attributes = {}, title = "") {
   return element;
 }
 
-// The same text is not set again: screen readers read what changes.
+// The same text is not set again: screen readers read changes aloud.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// A bar whose words stand beside it, so a screen reader leaves it out.
+// A bar with text next to it, so screen readers skip the bar.
 export function meter(share, className = "") {
   const fill = make("i");
   fill.style.width = `${Math.min(Math.max(share, 0), 1) * 100}%`;
@@ -42,7 +42,7 @@ export function meter(share, className = "") {
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-// A daemon's words, in which names stand between backquotes, as nodes.
+// A daemon's text, with names in backquotes, as nodes.
 export function words(text) {
   return text.split("`").map((part, number) => (number % 2 === 1 ? make("code", "", part) : part));
 }
@@ -53,7 +53,7 @@ export function showSentence(element, sentence) {
   if (element.textContent !== whole.replaceAll("`", "")) element.replaceChildren(...words(whole));
 }
 
-// What, how sure and what to do, as one short line.
+// The limit, its certainty and the remedy, as one short line.
 export function showLine(element, what, certainty, advice) {
   const text = [capital(what), certainty ?? "", advice ? `→ ${advice}` : ""].filter((part) => part !== "").join(" ");
   if (element.textContent === text.replaceAll("`", "")) return;
@@ -63,7 +63,7 @@ export function showLine(element, what, certainty, advice) {
   element.replaceChildren(...parts);
 }
 
-// A verdict: the line, and below it what it rests on, without what the line says.
+// A verdict: the line, and below it the explanation without the line's contents.
 export function showVerdict(line, sentence, verdict) {
   showLine(line, verdict.what, verdict.certainty, verdict.advice);
   const rest = verdict.sentence.startsWith(`${verdict.what}: `) ? verdict.what.length + 2 : 0;
@@ -74,8 +74,8 @@ export function legend(names) {
   return make("p", "legend", ...names.map((name, number) => make("span", "", make("i", `swatch tone-${number % 6}`), name)));
 }
 
-// A picture that fills its box, `width` units wide and 100 high, over three grid lines. With a label it is an image of its
-// own, else the box has one.
+// A picture that fills its box, `width` units wide and 100 high, over three grid lines. With a label it is a separate
+// image, otherwise the box has the label.
 export function plot(label, width = 100) {
   const picture = draw("svg", "", { viewBox: `0 0 ${width} 100`, preserveAspectRatio: "none" });
   if (label) {
@@ -88,8 +88,8 @@ export function plot(label, width = 100) {
   return picture;
 }
 
-// The stages with the queue after each, and the trainer: `window` is a session's, `reasons` say how concurrencies were
-// chosen, `notes` are further lines by stage. Each bar shows what the line below it says.
+// The stages with the queue after each, and the trainer: `window` is a session's, `reasons` are the reasons for the
+// concurrencies, `notes` are further lines by stage. Each bar shows the value of the line below it.
 export function pipeline(limit, window, trainers, reasons = [], notes = []) {
   const parts = [];
   window.stages.forEach((stage, number) => {

@@ -34,7 +34,7 @@ function columns(label, heights, end) {
   return picture;
 }
 
-// The whole decades that hold all times of tasks.
+// The decades that contain all times of tasks.
 function decades(stages) {
   const times = stages.flatMap((stage) => stage.times.map(([seconds]) => seconds)).filter((seconds) => seconds > 0);
   if (times.length === 0) return [-6, 0];
@@ -42,7 +42,7 @@ function decades(stages) {
   return [first, Math.max(Math.ceil(Math.log10(Math.max(...times))), first + 1)];
 }
 
-// How many of a stage's tasks took how long, over a logarithmic axis.
+// The distribution of a stage's task times over a logarithmic axis.
 function histogram(stage, number, [first, last]) {
   const bins = (last - first) * BARS_PER_DECADE;
   const place = (seconds) => Math.min(Math.max((Math.log10(Math.max(seconds, 1e-12)) - first) * BARS_PER_DECADE, 0), bins);
@@ -179,7 +179,7 @@ function showHeadspace() {
     ["saved per epoch", hours(found.hours_saved_per_epoch)],
     ...(found.hours_saved === null ? [] : [["saved", `${hours(found.hours_saved)} of the remaining ${hours(found.hours_remaining)}`]]),
   );
-  // The claim, and what it rests on.
+  // The claim and its basis.
   const [claim, ...numbers] = found.sentence.split(": ");
   showLine(at("line"), claim);
   showSentence(at("sentence"), numbers.join(": "));

@@ -1,4 +1,4 @@
-// Samples as a trainer gets them: pictures with their boxes and masks, and all other fields as text, beside the files they come from.
+// Samples as a trainer receives them: pictures with their boxes and masks, and all other fields as text, next to their files.
 
 import { count } from "./metrics.js";
 import { at, make, say } from "./parts.js";
@@ -28,7 +28,8 @@ function picture(field) {
   return element;
 }
 
-// Of a class in a mask: those of neighbouring numbers are far apart. 255 is mostly the class that a loss ignores.
+// The colour of a class in a mask or of a box: neighbouring numbers differ strongly. 255 is usually the class that a loss
+// ignores.
 function colourOf(level) {
   if (level === 255) return [255, 255, 255];
   return [0, 2.1, -2.1].map((turn) => 128 + 127 * Math.cos(2.4 * level + turn));
@@ -50,21 +51,48 @@ function masked(mask, of) {
   return element;
 }
 
-// Boxes are in pixels of the field, which may be drawn smaller.
-function frame(element, boxes, step) {
+// Boxes are in pixels of the field, which may be drawn smaller. Each has the colour and the name of its class, where the
+// sample has labels for them; names are drawn last, over all frames.
+function frame(element, field, step) {
   const context = element.getContext("2d");
-  const width = Math.max(element.width, element.height) / 150;
-  for (const [left, top, right, bottom] of boxes) {
-    for (const [style, line] of [["#000a", 2 * width], ["#ffd23f", width]]) {
+  const side = Math.max(element.width, element.height);
+  const width = side / 150;
+  const colour = (place) => {
+    const label = field.labels?.[place];
+    return label === undefined ? "#ffd23f" : `rgb(${colourOf(label).map(Math.round).join(" ")})`;
+  };
+  field.boxes.forEach(([left, top, right, bottom], place) => {
+    for (const [style, line] of [["#000a", 2 * width], [colour(place), width]]) {
       Object.assign(context, { strokeStyle: style, lineWidth: line });
       context.strokeRect(left / step, top / step, (right - left) / step, (bottom - top) / step);
     }
-  }
+  });
+  const height = side / 24;
+  Object.assign(context, { font: `${0.8 * height}px sans-serif`, textBaseline: "middle" });
+  (field.names ?? []).forEach((name, place) => {
+    const [left, top] = field.boxes[place].map((edge) => edge / step);
+    // Above the box, or inside it at the picture's edge.
+    const above = Math.max(0, top - height);
+    const wide = context.measureText(name).width + height / 2;
+    const from = Math.max(0, Math.min(left, element.width - wide));
+    Object.assign(context, { fillStyle: colour(place) });
+    context.fillRect(from, above, wide, height);
+    Object.assign(context, { fillStyle: "#000" });
+    context.fillText(name, from + height / 4, above + height / 2);
+  });
+}
+
+const MOST_NAMES = 24;
+
+// The names of labels; only the first ones of many.
+function named(names) {
+  const more = names.length > MOST_NAMES ? ", …" : "";
+  return names.length === 0 ? "none" : names.slice(0, MOST_NAMES).join(", ") + more;
 }
 
 const MOST_PIXELS_A_SIDE = 512;
 
-// The file as the browser decodes it; nothing where it cannot.
+// The file as decoded by the browser; nothing if it cannot decode it.
 function before(sample) {
   const element = make("figure", "before");
   createImageBitmap(new Blob([bytesOf(sample.file)])).then((bitmap) => {
@@ -87,13 +115,14 @@ function show(sample) {
     if (field.pixels !== undefined) {
       const of = field.mask_of && sample.fields.find((other) => other.name === field.mask_of);
       const drawn = of ? masked(field, of) : picture(field);
-      if (pictures.length === 0) boxes.forEach((some) => frame(drawn, some.boxes, field.step));
+      if (pictures.length === 0) boxes.forEach((some) => frame(drawn, some, field.step));
       const size = `${field.width * field.step} × ${field.height * field.step}`;
       pictures.push(make("figure", "", drawn, make("figcaption", "", [of ? `${field.name} over ${of.name}` : field.name, size, field.note].filter(Boolean).join(", "))));
     } else if (field.class !== undefined && title === "") {
       title = field.class;
     } else {
-      const text = field.text ?? field.class ?? field.value ?? `${field.boxes.length} boxes`;
+      const names = field.boxes === undefined && field.names ? named(field.names) : undefined;
+      const text = field.text ?? field.class ?? names ?? field.value ?? `${field.boxes.length} boxes`;
       lines.push(make("dt", "", field.name), make("dd", field.text === undefined ? "" : "text", text));
     }
   }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// A report to be written. Dropped without [`Self::finish`], it removes the temporary file and keeps an earlier report.
+/// A report to be written. If it is dropped without [`Self::finish`], the temporary file is removed and an earlier
+/// report is kept.
 #[derive(Debug)]
 pub struct ReportFile {
     path: PathBuf,
@@ -34,7 +35,7 @@ impl ReportFile {
     /// Writes the page and renames the file, over an earlier report.
     ///
     /// # Errors
-    /// Of writing and renaming.
+    /// Writing or renaming fails.
     pub fn finish(mut self, page: &str) -> anyhow::Result<()> {
         let cannot = || format!("cannot write the report {}", self.path.display());
         self.file.write_all(page.as_bytes()).with_context(cannot)?;
@@ -44,7 +45,7 @@ impl ReportFile {
 
 impl Drop for ReportFile {
     fn drop(&mut self) {
-        // Fails after the rename.
+        // Fails after a successful rename.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_repaths_the_one_before_and_leaves_nothing_else() {
+    fn report_replaces_the_previous_one_and_leaves_no_other_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.html");
         fs::write(&path, "before").unwrap();
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwritable_path_is_an_error_at_once() {
+    fn unwritable_path_fails_at_creation() {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().to_owned(), folder.path().join("no/such/out.html")] {
             let error = ReportFile::create(&path).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! The machine of a measurement, from /proc and /sys. What cannot be read is omitted, and so is the host's name, since
-//! reports are shared.
+//! Describes the machine of a measurement, from /proc and /sys. Unreadable values are omitted, and so is the host name,
+//! because reports are shared.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn kibibytes(text: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// The lowest limits of this process's control groups (version 2, else 1): CPUs and bytes.
+/// The lowest limits of this process's control groups (version 2, otherwise 1): CPUs and bytes.
 fn limits() -> (Option<f64>, Option<u64>) {
     let (mut cpus, mut bytes): (Option<f64>, Option<u64>) = (None, None);
     for line in read("/proc/self/cgroup").lines() {
@@ -72,7 +72,7 @@ fn limits() -> (Option<f64>, Option<u64>) {
             let limit = ["memory.max", "memory.limit_in_bytes"]
                 .into_iter()
                 .find_map(|name| read(folder.join(name)).trim().parse::<u64>().ok())
-                // Version 1 writes a number near the maximum for no limit.
+                // Version 1 writes a number near the maximum for "unlimited".
                 .filter(|limit| *limit < 1 << 60);
             bytes = [bytes, limit].into_iter().flatten().min();
         }
@@ -86,7 +86,7 @@ fn quota_v2(text: &str) -> Option<f64> {
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|period| *period > 0.0)?)
 }
 
-/// The models of the NVIDIA GPUs that are visible here.
+/// The models of the visible NVIDIA GPUs.
 fn gpus() -> Option<String> {
     let folders = fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
     let models =
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_memory_and_a_kernel() {
+    fn machine_has_memory_and_a_kernel() {
         let facts = machine();
         for name in ["memory", "kernel", "cores allowed"] {
             assert!(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_read() {
+    fn quotas_are_parsed() {
         assert_eq!(quota_v2("150000 100000\n"), Some(1.5));
         assert_eq!((quota_v2("max 100000"), quota_v2("1 0"), quota_v2("")), (None, None, None));
     }

@@ -1,4 +1,4 @@
-//! The daemon's counters over a measured run, five times a second; a long run is thinned out.
+//! The daemon's counters over a measured run, five times per second; a long run is thinned out.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use forebay_client::Loader;
 use forebay_observe::DaemonReport;
 use serde::Serialize;
 
-/// Between two points at first; doubles each time the points are thinned out.
+/// The initial interval of points; doubles each time the points are thinned out.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Points kept.
+/// The maximum number of points.
 const MAX_POINTS: usize = 600;
 
-/// Counters since the start, so that removing a point loses only detail. [`TimeSeries::rates`] gives them per second.
+/// Counters since the start, so that removing a point loses only detail. [`TimeSeries::rates`] converts them to rates.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Point {
     seconds: f64,
     samples: f64,
     waited_seconds: f64,
     cpu_seconds: f64,
-    /// For each stage, how long the queue after it was not empty.
+    /// For each stage, the total time in which the queue after it was not empty.
     occupied_seconds: Vec<f64>,
 }
 
@@ -37,7 +37,7 @@ impl Default for TimeSeries {
 }
 
 impl TimeSeries {
-    /// Call after each batch: adds a point if one is due.
+    /// Adds a point if one is due. Call it after each batch.
     pub fn sample(&mut self, loader: &mut Loader, samples: u64, waited: Duration) {
         let start = *self.start.get_or_insert_with(Instant::now);
         let seconds = start.elapsed().as_secs_f64();
@@ -45,7 +45,7 @@ impl TimeSeries {
         if seconds - last < self.interval.as_secs_f64() {
             return;
         }
-        // A daemon that is restarting answers again at the next point.
+        // A daemon that restarts responds at a later point.
         let report = loader.stats().ok().and_then(|text| serde_json::from_str(&text).ok());
         if let Some(report) = report {
             self.add(seconds, samples, waited, &report);
@@ -81,7 +81,7 @@ impl TimeSeries {
         }
     }
 
-    /// Between each two points, the change per second, at the time of the second one.
+    /// The change per second between two points, at the time of the second one.
     pub(super) fn rates(&self) -> Vec<Point> {
         let between =
             self.points.windows(2).filter(|pair| pair[1].seconds - pair[0].seconds > 0.02);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_stay_right_when_points_are_thinned_out() {
+    fn rates_are_unchanged_if_points_are_thinned_out() {
         let queue = QueueReport { occupancy_rate: 0.9, ..QueueReport::default() };
         let fetch = StageReport { queue: Some(queue), ..StageReport::default() };
         let mut report = DaemonReport { stages: vec![fetch], ..DaemonReport::default() };

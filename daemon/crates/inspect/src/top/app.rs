@@ -1,4 +1,4 @@
-//! What is watched and what is chosen: daemons that come and go, and the keys.
+//! The watched daemons, which come and go, the chosen one, and the keys.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -12,39 +12,39 @@ use super::screen::Screen;
 use super::snapshot::{Key, Snapshot, sort};
 use super::watch::{Answer, search_sockets, watch};
 
-/// A daemon at an automatic socket that has been gone for so long is forgotten, where others are left.
+/// The time after which a lost daemon at an automatic socket is removed if others are left.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
-/// Which daemons are meant.
+/// Which daemons to watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Those at these sockets, and what comes in their place.
+    /// The daemons at these sockets, and their successors.
     Named(Vec<PathBuf>),
-    /// All of this user at automatic sockets.
+    /// All of this user's daemons at automatic sockets.
     Automatic,
 }
 
-/// Whether the keys ask for the end.
+/// Whether to continue after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Continue,
     Quit,
 }
 
-/// One daemon that is watched.
+/// A watched daemon.
 #[derive(Debug)]
 struct Watched {
-    /// Not its place in the list: that changes.
+    /// A unique number, unlike the position in the list.
     number: usize,
     socket: PathBuf,
     answers: Receiver<Answer>,
     history: History,
     lost: Option<(String, Instant)>,
-    /// Found while a named daemon is gone; shown when it turns out to be in its place.
+    /// Found while a named daemon is lost; shown if it turns out to be its successor.
     is_candidate: bool,
 }
 
-/// Stream, rank and world size of a session: what a daemon that was started again has in common with the one before.
+/// Stream, rank and world size of a session, which a restarted daemon has in common with its predecessor.
 type Identity = (String, u32, u32);
 
 impl Watched {
@@ -62,7 +62,7 @@ impl Watched {
     }
 }
 
-/// Everything that the screen is made of.
+/// The state of the screen.
 #[derive(Debug)]
 pub(super) struct App {
     wanted: Wanted,
@@ -73,7 +73,7 @@ pub(super) struct App {
     found: Option<Receiver<Vec<PathBuf>>>,
     chosen: Option<Key>,
     is_overview: bool,
-    /// Esc leads back to the table.
+    /// Whether Esc returns to the table.
     was_opened: bool,
     has_help: bool,
 }
@@ -115,7 +115,7 @@ impl App {
         self.next_number += 1;
     }
 
-    /// Takes in what has come since the last call; whether anything has.
+    /// Processes the responses since the last call; whether there were any.
     pub(super) fn take_in(&mut self) -> anyhow::Result<bool> {
         let mut is_new = self.find()?;
         for one in &mut self.watched {
@@ -139,8 +139,8 @@ impl App {
         Ok(is_new)
     }
 
-    /// Watches sockets that are new. Beside named ones only while one of those is gone, and only in its folder: a private
-    /// daemon that was started again has another name.
+    /// Watches new sockets. With named daemons, only while one of them is lost, and only sockets in its folder: a
+    /// restarted private daemon has a different name.
     fn find(&mut self) -> anyhow::Result<bool> {
         let gone: Vec<PathBuf> = self
             .watched
@@ -171,7 +171,7 @@ impl App {
         Ok(is_new)
     }
 
-    /// Lets a daemon take the place of one that is gone and served the same rank; forgets what has long been gone.
+    /// Replaces a lost daemon by one that serves the same rank; removes daemons that have been lost for long.
     fn put_in_place(&mut self) {
         let mut replaced = Vec::new();
         for gone in self.watched.iter().filter(|one| one.lost.is_some() && !one.is_candidate) {
@@ -191,7 +191,7 @@ impl App {
                 *chosen = Key { daemon: successor, session: None };
             }
         }
-        // One that is gone again is found again, should it come back.
+        // A lost candidate is found again if it comes back.
         self.watched.retain(|one| !(one.is_candidate && one.lost.is_some()));
         if self.wanted == Wanted::Automatic {
             let is_old = |one: &Watched| {
@@ -203,14 +203,14 @@ impl App {
         }
     }
 
-    /// What is to be drawn now.
+    /// The screen to draw.
     pub(super) fn screen(&mut self) -> Screen {
         let shown = self.watched.iter().filter(|one| !one.is_candidate);
         let mut snapshots: Vec<Snapshot> = shown.flat_map(Watched::snapshots).collect();
         sort(&mut snapshots);
         let chosen = self.chosen.as_ref();
         let same = snapshots.iter().position(|snapshot| Some(&snapshot.key) == chosen);
-        // The session may be another by now, of the same daemon.
+        // The daemon's session may have been replaced.
         let near = || {
             snapshots
                 .iter()
@@ -228,7 +228,7 @@ impl App {
         }
     }
 
-    /// Answers a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) -> Next {
         if key.kind == KeyEventKind::Release {
             return Next::Continue;
@@ -256,7 +256,7 @@ impl App {
         Next::Continue
     }
 
-    /// Chooses the next one or the one before; round at the ends.
+    /// Chooses the next or the previous one; wraps around at the ends.
     fn step(&mut self, by: isize) {
         let screen = self.screen();
         let count = screen.snapshots.len();

@@ -1,34 +1,34 @@
-//! The recent reports of one daemon: what the last seconds were like, and how it went over the last minutes.
+//! The recent reports of one daemon: the metrics of the last seconds, and their time series over the last minutes.
 //!
-//! Holds figures alone; who asks the daemon is [`super::watch`], what is made of them [`super::snapshot`].
+//! Contains data only; [`super::watch`] requests the reports, [`super::snapshot`] presents them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use forebay_observe::{DaemonReport, SessionReport};
 
-/// What is shown as now is the mean of about so long: a few steps of most trainers.
+/// The period of the current values: a few steps of most trainers.
 const WINDOW: Duration = Duration::from_secs(4);
-/// Points of a course: five minutes at two a second.
+/// The maximum number of points of a time series: five minutes at two per second.
 const MAX_POINTS: usize = 600;
-/// Reports kept, should they come faster than is sensible.
+/// The maximum number of reports, if they come faster than expected.
 const MAX_REPORTS: usize = 128;
 
-/// One session's course: a point a report.
+/// The time series of a session: one point per report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Course {
-    /// Samples a second that the trainer took.
+    /// Samples per second that the trainer took.
     pub samples_per_second: VecDeque<f64>,
-    /// The share of the time in which it waited, 0 to 1.
+    /// The share of the time for which it waited, 0 to 1.
     pub wait_share: VecDeque<f64>,
 }
 
-/// The figures of the last seconds.
+/// The metrics of the last seconds.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Counts are those of the window, states those of its end.
+    /// Counts are differences over the window, states are of its end.
     pub figures: DaemonReport,
-    /// How long the window is, in seconds.
+    /// The length of the window in seconds.
     pub seconds: f64,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Adds a report that came at a time on a clock that begins anywhere. One of another process begins anew.
+    /// Adds a report with its time on a clock of any origin. A report of another process restarts the history.
     pub(super) fn add(&mut self, at: Duration, report: DaemonReport) {
         let is_another = |(before, earlier): &(Duration, DaemonReport)| {
             earlier.pid != report.pid || earlier.cpu_seconds > report.cpu_seconds || *before > at
@@ -49,7 +49,7 @@ impl History {
             *self = Self::default();
         }
         self.reports.push_back((at, report));
-        // One older than the window stays: it is the window's beginning.
+        // Keeps one report older than the window, as the window's start.
         while self.reports.len() > MAX_REPORTS
             || self.reports.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= WINDOW)
         {
@@ -67,7 +67,7 @@ impl History {
         }
     }
 
-    /// The last seconds; with one report, all since the daemon's start. None without reports.
+    /// The metrics of the last seconds; with one report, since the daemon's start. `None` without reports.
     pub(super) fn window(&self) -> Option<Window> {
         let (at, last) = self.reports.back()?;
         let (begin, first) = self.reports.front()?;
@@ -78,7 +78,7 @@ impl History {
         }
         let seconds = at.saturating_sub(*begin).as_secs_f64();
         let mut figures = last.since(first);
-        // The daemon judges by its last minute, which tells more than these seconds.
+        // The daemon's verdicts cover the last minute, which is more reliable than these seconds.
         figures.verdict = last.verdict.clone();
         for (session, last) in figures.sessions.iter_mut().zip(&last.sessions) {
             session.verdict.clone_from(&last.verdict);
@@ -88,7 +88,7 @@ impl History {
         Some(Window { figures, seconds })
     }
 
-    /// How it went for a session.
+    /// The time series of a session.
     pub(super) fn course(&self, session: u64) -> Option<&Course> {
         self.courses.get(&session)
     }
@@ -101,7 +101,7 @@ fn push(points: &mut VecDeque<f64>, point: f64) {
     points.push_back(point);
 }
 
-/// What a session's trainer takes: its batches are taken as full ones.
+/// The rate at which a session's trainer takes samples; its batches are assumed to be full.
 #[expect(clippy::cast_precision_loss, reason = "figures")]
 pub(super) fn samples_per_second(figures: &DaemonReport, session: &SessionReport) -> f64 {
     let stream = figures.streams.iter().find(|stream| stream.name == session.stream);
@@ -112,7 +112,7 @@ pub(super) fn samples_per_second(figures: &DaemonReport, session: &SessionReport
     session.batches_taken as f64 * f64::from(batch_size) / session.seconds
 }
 
-/// The share of the time in which a session's trainer waited.
+/// The share of the time for which a session's trainer waited.
 pub(super) fn wait_share(session: &SessionReport) -> f64 {
     if session.seconds <= 0.0 {
         return 0.0;
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn now_is_the_last_seconds_and_not_all_since_the_start() {
+    fn current_values_cover_the_last_seconds_only() {
         let mut history = History::default();
-        // Ten seconds of 100 batches a second, then ten of 10.
+        // Ten seconds at 100 batches per second, then ten at 10.
         for tick in 0..=40u32 {
             let batches =
                 if tick <= 20 { 50 * u64::from(tick) } else { 1000 + 5 * u64::from(tick - 20) };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_at_the_socket_begins_anew() {
+    fn another_process_at_the_socket_restarts_the_history() {
         let mut history = History::default();
         for tick in 0..3u32 {
             let script = Script { seconds: f64::from(tick), batches: 10, ..Script::default() };

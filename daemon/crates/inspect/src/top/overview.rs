@@ -1,4 +1,4 @@
-//! One screen over all ranks of a host: a line for each session, the slow rank marked, and what they come to together.
+//! A table of all ranks of a host: a line for each session, the slow rank marked, and totals.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::parts::{cut, grouped, left, right, ring_cells, styled, wrap};
 use super::snapshot::{Figures, Snapshot, slowest};
 use forebay_observe::format_bytes;
 
-/// The columns that every screen has; what is left goes to the stream's name and the ring.
+/// The width of the fixed columns; the rest is divided between the stream's name and the ring.
 const FIXED_COLUMNS: usize = 63;
 
 /// Draws the table; `selected` is the line that Enter opens.
@@ -29,7 +29,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshots: &[Snapshot], se
         Widths { stream: (spare / 2).clamp(5, 24), ring: (spare - spare / 2).clamp(4, 32) };
     page.line(styled(header(&widths), Style::new().dim()));
     let slow = slowest(snapshots);
-    // The table's end and the verdict stay in sight; the line that is selected does too.
+    // The end of the table and the verdict stay visible, and so does the selected line.
     let room = usize::from(page.room().saturating_sub(6)).max(1);
     let first = selected.saturating_sub(room - 1);
     let mut daemon_before = None;
@@ -77,7 +77,7 @@ fn header(widths: &Widths) -> String {
     )
 }
 
-/// CPU and memory are a daemon's: they stand in its first line.
+/// CPU and memory belong to the daemon: they are in its first line.
 fn row(
     snapshot: &Snapshot,
     widths: &Widths,
@@ -136,7 +136,7 @@ fn own(figures: &Figures) -> (String, String) {
     (cpu, format_bytes(figures.report().resident_bytes))
 }
 
-/// All that answer together.
+/// The sum over all daemons that respond.
 fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
     let (mut rate, mut cpu, mut budget, mut bytes) = (0.0, 0.0, 0.0, 0);
     let mut daemons = BTreeSet::new();

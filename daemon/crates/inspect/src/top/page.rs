@@ -1,10 +1,10 @@
-//! The area that views draw on, line by line.
+//! The area of the screen that views draw, line by line.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::Line;
 
-/// An area of the screen that is filled from the top down.
+/// An area of the screen that is filled from top to bottom.
 pub(super) struct Page<'a, 'b> {
     frame: &'a mut Frame<'b>,
     area: Rect,
@@ -20,7 +20,7 @@ impl<'a, 'b> Page<'a, 'b> {
         self.area.width.into()
     }
 
-    /// Free rows.
+    /// The number of free rows.
     pub(super) fn room(&self) -> u16 {
         self.area.height.saturating_sub(self.next)
     }

@@ -5,7 +5,7 @@ use ratatui::text::{Line, Span};
 
 use forebay_observe::format_bytes;
 
-/// Ready, leased, filling and free slots: how they are drawn, told apart without colours too.
+/// The cells for ready, leased, filling and free slots, distinguishable without colours.
 pub(super) const SLOT_CELLS: [(char, Color, &str); 4] = [
     ('█', Color::Green, "ready"),
     ('▓', Color::Blue, "leased"),
@@ -13,7 +13,7 @@ pub(super) const SLOT_CELLS: [(char, Color, &str); 4] = [
     ('·', Color::DarkGray, "free"),
 ];
 
-/// A bar of so many cells for a share of 0 to 1.
+/// A bar of `cells` cells for a share of 0 to 1.
 pub(super) fn bar(share: f64, cells: usize, color: Color) -> [Span<'static>; 2] {
     let full = part(share, cells);
     [
@@ -22,7 +22,7 @@ pub(super) fn bar(share: f64, cells: usize, color: Color) -> [Span<'static>; 2] 
     ]
 }
 
-/// So many of the cells, but none for nothing and one for the least.
+/// The share of the cells; 0 only for a share of 0.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -35,7 +35,7 @@ fn part(share: f64, cells: usize) -> usize {
     (exact.round() as usize).max(least).min(cells)
 }
 
-/// A cell for each slot; a ring that is wider than the room is drawn in proportion.
+/// A cell for each slot; a ring wider than the space is drawn in proportion.
 #[expect(clippy::cast_precision_loss, reason = "a share of a screen's width")]
 pub(super) fn ring_cells(slots: [u64; 4], room: usize) -> Vec<Span<'static>> {
     let total: u64 = slots.iter().sum();
@@ -53,7 +53,7 @@ pub(super) fn ring_cells(slots: [u64; 4], room: usize) -> Vec<Span<'static>> {
     cells
 }
 
-/// The slots as words with the cell that stands for each.
+/// The slots as text, each with its cell.
 pub(super) fn ring_legend(slots: [u64; 4]) -> Vec<Span<'static>> {
     let parts = SLOT_CELLS.iter().zip(slots).flat_map(|((character, color, name), count)| {
         [
@@ -64,7 +64,7 @@ pub(super) fn ring_legend(slots: [u64; 4]) -> Vec<Span<'static>> {
     parts.collect()
 }
 
-/// Use against a budget; without one, the use alone.
+/// The use and the budget; without a budget, only the use.
 pub(super) fn cpu_words(used: f64, budget: f64) -> String {
     if budget > 0.0 {
         format!("{used:.2} of {budget:.2} cores")
@@ -73,13 +73,13 @@ pub(super) fn cpu_words(used: f64, budget: f64) -> String {
     }
 }
 
-/// Use against a budget.
+/// The use divided by the budget.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub(super) fn memory_share(used: u64, budget: u64) -> f64 {
     if budget == 0 { 0.0 } else { used as f64 / budget as f64 }
 }
 
-/// Use against a budget.
+/// The use and the budget.
 pub(super) fn memory_words(used: u64, budget: u64) -> String {
     if budget == 0 {
         format_bytes(used)
@@ -88,7 +88,7 @@ pub(super) fn memory_words(used: u64, budget: u64) -> String {
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with grouped thousands.
 pub(super) fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.max(0.0));
     let mut text = String::new();
@@ -101,12 +101,12 @@ pub(super) fn grouped(number: f64) -> String {
     text
 }
 
-/// How many cells a text takes.
+/// The width of a text in cells.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The text in no more than so many cells; what is left out is an ellipsis.
+/// The text in at most `cells` cells; an ellipsis replaces the rest.
 pub(super) fn cut(text: &str, cells: usize) -> String {
     if width(text) <= cells {
         return text.to_owned();
@@ -125,20 +125,20 @@ pub(super) fn cut(text: &str, cells: usize) -> String {
     kept
 }
 
-/// The text to the left in exactly so many cells.
+/// The text left-aligned in exactly `cells` cells.
 pub(super) fn left(text: &str, cells: usize) -> String {
     let text = cut(text, cells);
     let pad = cells.saturating_sub(width(&text));
     text + &" ".repeat(pad)
 }
 
-/// The text to the right in exactly so many cells.
+/// The text right-aligned in exactly `cells` cells.
 pub(super) fn right(text: &str, cells: usize) -> String {
     let text = cut(text, cells);
     " ".repeat(cells.saturating_sub(width(&text))) + &text
 }
 
-/// The text in lines of at most so many cells, broken between words, and inside those that are longer.
+/// Wraps the text to lines of at most `cells` cells, between words, or within words that are longer.
 pub(super) fn wrap(text: &str, cells: usize) -> Vec<String> {
     let cells = cells.max(1);
     let mut lines = Vec::new();
@@ -168,12 +168,12 @@ pub(super) fn wrap(text: &str, cells: usize) -> Vec<String> {
     lines
 }
 
-/// A label, dimmed, in a column of its own.
+/// A dimmed label in a separate column.
 pub(super) fn label(text: &str) -> Span<'static> {
     Span::from(format!(" {text:<10}")).dim()
 }
 
-/// A line that is one span.
+/// A line with one span.
 pub(super) fn styled(text: impl Into<String>, style: Style) -> Line<'static> {
     Line::from(Span::styled(text.into(), style))
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_to_its_cells() {
+    fn text_is_truncated_to_its_cells() {
         assert_eq!(
             (cut("preprocess", 10), cut("preprocess", 6)),
             ("preprocess".into(), "prepr…".into())
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_has_a_cell_for_each_slot_while_there_is_room() {
+    fn ring_has_a_cell_for_each_slot_if_they_fit() {
         let text = |slots, room| -> String {
             ring_cells(slots, room).iter().map(|span| span.content.as_ref()).collect()
         };

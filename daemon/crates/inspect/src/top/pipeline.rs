@@ -1,5 +1,5 @@
-//! The stages as a picture: a box each, the queue after it as a bar, the trainer at the end. Where the boxes do not fit
-//! beside each other, a line each.
+//! Draws the stages: a box for each, a bar for the queue after it, and the trainer at the end. If the boxes do not fit
+//! in a row, each stage has a line.
 
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize as _};
@@ -12,14 +12,14 @@ use super::parts::{bar, cut, left};
 use super::snapshot::Figures;
 use forebay_observe::StageReport;
 
-/// A queue between two boxes.
+/// The width of a queue between two boxes.
 const LINK_COLUMNS: u16 = 9;
-/// The cells of a queue's bar.
+/// The width of a queue's bar.
 const BAR_CELLS: usize = 6;
 const MIN_BOX_COLUMNS: u16 = 16;
 const MAX_BOX_COLUMNS: u16 = 34;
 const BOX_ROWS: u16 = 5;
-/// Where the time of a function goes, in a box or a line.
+/// The width of a hot spot in a box or a line.
 const HOT_COLUMNS: usize = 14;
 
 /// Draws the stages and the trainer.
@@ -49,7 +49,7 @@ fn occupancy_color(share: f64) -> Color {
     }
 }
 
-/// The share of time in which the queue after a stage has something to take.
+/// The share of the time in which the queue after a stage is not empty.
 pub(super) fn occupancy(stage: &StageReport) -> Option<f64> {
     stage.queue.as_ref().map(|queue| queue.occupancy_rate)
 }
@@ -63,7 +63,7 @@ fn stage_words(figures: &Figures, stage: &StageReport) -> [String; 3] {
     [
         format!("{:.1} of {} busy", figures.busy(stage), stage.concurrency),
         format!("mean {}", time(stage.ave_time)),
-        // Of a Python stage, what takes most of that.
+        // For a Python stage, the hot spot of its function.
         hot.unwrap_or_else(|| format!("p99 {}", time(stage.p99_time))),
     ]
 }

@@ -1,4 +1,5 @@
-//! The whole screen: one daemon, the table of all, or a word on why there is nothing to show; and the help over it.
+//! The whole screen: one daemon, the table of all daemons, or a message if there is nothing to show; and the help over
+//! it.
 
 use ratatui::Frame;
 use ratatui::Terminal;
@@ -12,17 +13,17 @@ use super::parts::wrap;
 use super::snapshot::Snapshot;
 use super::{overview, view};
 
-/// What is to be drawn.
+/// The contents of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
     /// Sorted by rank.
     pub snapshots: Vec<Snapshot>,
-    /// Which of them is meant.
+    /// The index of the selected snapshot.
     pub selected: usize,
-    /// The table of all instead of one.
+    /// Whether the table of all is shown.
     pub is_overview: bool,
     pub has_help: bool,
-    /// What to say where there is nothing to show.
+    /// The message if there is nothing to show.
     pub why_empty: String,
 }
 
@@ -41,7 +42,7 @@ const HELP: &[&str] = &[
     "◂                the slow rank",
 ];
 
-/// Draws it.
+/// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let area = frame.area();
     match screen.snapshots.get(screen.selected) {
@@ -81,7 +82,7 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(block, place);
 }
 
-/// The screen as plain text of so many columns and at most so many rows.
+/// The screen as plain text of `columns` columns and at most `rows` rows.
 pub(super) fn as_text(screen: &Screen, columns: u16, rows: u16) -> String {
     let mut terminal = match Terminal::new(TestBackend::new(columns, rows)) {
         Ok(terminal) => terminal,

@@ -1,4 +1,4 @@
-//! What the screen shows of one daemon and one of its sessions.
+//! The data shown for one daemon and one of its sessions.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use forebay_observe::{
     StreamReport, Verdict,
 };
 
-/// Which daemon and session is meant; daemons without a session have a separate snapshot.
+/// Identifies a daemon and a session; a daemon without a session has a snapshot, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     /// The daemon's number in the list.
@@ -24,18 +24,18 @@ pub(super) struct Snapshot {
     pub socket: String,
     /// Why the daemon does not answer, and for how many seconds.
     pub lost: Option<(String, f64)>,
-    /// None before the first answer.
+    /// `None` before the first response.
     pub figures: Option<Figures>,
 }
 
-/// The figures of the last seconds.
+/// The metrics of the last seconds.
 #[derive(Debug, Clone)]
 pub(super) struct Figures {
     pub window: Arc<Window>,
     pub session: Option<Session>,
 }
 
-/// The trainer's side.
+/// The metrics of the trainer.
 #[derive(Debug, Clone)]
 pub(super) struct Session {
     pub report: SessionReport,
@@ -45,7 +45,7 @@ pub(super) struct Session {
     pub course: Course,
 }
 
-/// What a person should know.
+/// A message for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notice {
     pub kind: NoticeKind,
@@ -100,7 +100,7 @@ impl Figures {
         &self.window.figures
     }
 
-    /// Of the session's stream: its stages, and the user's functions on complete batches.
+    /// The stages of the session's stream, and the user's functions on complete batches.
     pub(super) fn stages(&self) -> Vec<&StageReport> {
         match self.stream() {
             Some(stream) => stream.stages_and_functions().collect(),
@@ -108,33 +108,34 @@ impl Figures {
         }
     }
 
-    /// What the storage of the session's stream was asked for.
+    /// The requests to the storage of the session's stream.
     pub(super) fn requests(&self) -> Option<&RequestReport> {
         self.stream()?.requests.as_ref()
     }
 
-    /// What is learned of the JPEG files of the session's stream.
+    /// The index of JPEG files of the session's stream.
     pub(super) fn jpeg_index(&self) -> Option<&JpegIndexReport> {
         self.stream()?.jpeg_index.as_ref()
     }
 
-    /// What came of each dataset, where its stream has several.
+    /// The rows of each dataset, if the stream has several.
     pub(super) fn datasets_line(&self) -> Option<String> {
         self.stream()?.datasets_line()
     }
 
-    /// What the cache on disk did for it.
+    /// The disk cache of the session's stream.
     pub(super) fn cache(&self) -> Option<&CacheReport> {
         self.stream()?.cache.as_ref()
     }
 
-    /// The session's.
+    /// The session's stream.
     fn stream(&self) -> Option<&StreamReport> {
         let name = &self.session.as_ref()?.report.stream;
         self.report().streams.iter().find(|stream| &stream.name == name)
     }
 
-    /// Tasks of a stage at work, in the mean; of a Python stage, workers. A task that took longer than the window counts where it ended.
+    /// The mean number of running tasks of a stage; for a Python stage, of busy workers. A task longer than the window
+    /// counts when it ends.
     pub(super) fn busy(&self, stage: &StageReport) -> f64 {
         self.per_second(stage.worked_seconds()).min(f64::from(stage.concurrency))
     }
@@ -143,7 +144,7 @@ impl Figures {
         self.per_second(self.report().cpu_seconds)
     }
 
-    /// Cores that Python workers used; none where there are no workers.
+    /// The number of cores that Python workers used; `None` without workers.
     pub(super) fn python_cores(&self) -> Option<f64> {
         let has_python = self.report().streams.iter().any(|one| one.python().next().is_some());
         has_python.then(|| self.per_second(self.report().python_cpu_seconds))
@@ -167,7 +168,7 @@ impl Figures {
         if self.window.seconds > 0.0 { seconds / self.window.seconds } else { 0.0 }
     }
 
-    /// What a person should know; the most urgent first.
+    /// Messages for the user, the most urgent first.
     pub(super) fn notices(&self) -> Vec<Notice> {
         let stalls = self.report().stalls.iter().map(|stall| Notice {
             kind: NoticeKind::Stall,
@@ -178,7 +179,7 @@ impl Figures {
             let sentence = format!("not in effect: {}: {}{remedy}", item.name, item.state);
             Notice { kind: NoticeKind::NotQuiet, sentence }
         });
-        // The last one first.
+        // The last substitution first.
         let bad = self.session.iter().flat_map(|session| session.report.substituted.iter().rev());
         let bad = bad.map(|one| {
             let sentence = format!(
@@ -192,13 +193,13 @@ impl Figures {
 }
 
 impl Session {
-    /// Ready, leased, filling, free.
+    /// The numbers of ready, leased, filling and free slots.
     pub(super) fn slots(&self) -> [u64; 4] {
         let one = &self.report;
         [one.slots_ready, one.slots_leased, one.slots_filling, one.slots_free]
     }
 
-    /// None where nothing was taken.
+    /// `None` if no batch was taken.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(super) fn step_seconds(&self) -> Option<f64> {
         let batches = self.report.batches_taken;
@@ -206,8 +207,8 @@ impl Session {
     }
 }
 
-/// Which of several ranks is the slow one. In lockstep all take equally many samples, so it is the one that waits most;
-/// out of step it is the one that takes least. None where no rank stands out.
+/// The index of the slow rank. In lockstep, all ranks take the same number of samples, so it is the rank that waits
+/// most; otherwise it is the rank with the lowest rate. `None` if no rank is clearly slower.
 pub(super) fn slowest(snapshots: &[Snapshot]) -> Option<usize> {
     let sessions: Vec<(usize, &Session)> = snapshots
         .iter()
@@ -226,7 +227,8 @@ pub(super) fn slowest(snapshots: &[Snapshot]) -> Option<usize> {
         values.sort_by(f64::total_cmp);
         values
     };
-    // The median; of an even number the better one, so that of two ranks one can stand out.
+    // The median; of an even number of ranks the better of the two middle ones, so that one of two ranks can be the
+    // slow one.
     let count = of_stream.len();
     let usual_wait = sorted(|session| session.wait_share)[(count - 1) / 2];
     let usual_rate = sorted(|session| session.samples_per_second)[count / 2];
@@ -241,7 +243,7 @@ pub(super) fn slowest(snapshots: &[Snapshot]) -> Option<usize> {
     (least.1.samples_per_second < 0.9 * usual_rate).then_some(least.0)
 }
 
-/// Sorts by rank, then stream; those without a session come last.
+/// Sorts by rank, then stream; daemons without a session are last.
 pub(super) fn sort(snapshots: &mut [Snapshot]) {
     snapshots.sort_by(|one, other| {
         let key = |snapshot: &Snapshot| {
@@ -264,7 +266,7 @@ mod tests {
     use super::super::testing::Script;
     use super::*;
 
-    /// Ranks by their batches and waited seconds in four seconds.
+    /// Ranks with these batches and waits in seconds, during four seconds.
     fn ranks(figures: &[(u64, f64)]) -> Vec<Snapshot> {
         let mut snapshots = Vec::new();
         for (number, (batches, waited)) in figures.iter().enumerate() {
@@ -280,19 +282,19 @@ mod tests {
     }
 
     #[test]
-    fn in_lockstep_the_slow_rank_is_the_one_that_waits() {
+    fn slow_rank_in_lockstep_is_the_one_that_waits() {
         assert_eq!(slowest(&ranks(&[(40, 0.1), (40, 0.12), (40, 1.4), (40, 0.1)])), Some(2));
         assert_eq!(slowest(&ranks(&[(40, 0.1), (40, 2.0)])), Some(1));
     }
 
     #[test]
-    fn out_of_step_the_slow_rank_is_the_one_that_takes_least() {
+    fn slow_rank_out_of_step_is_the_one_with_the_lowest_rate() {
         assert_eq!(slowest(&ranks(&[(40, 0.1), (30, 0.1), (41, 0.1), (40, 0.1)])), Some(1));
         assert_eq!(slowest(&ranks(&[(40, 0.1), (30, 0.1)])), Some(1));
     }
 
     #[test]
-    fn where_no_rank_stands_out_none_is_marked() {
+    fn similar_ranks_are_not_marked() {
         assert_eq!(slowest(&ranks(&[(40, 0.1), (40, 0.12), (40, 0.11), (40, 0.1)])), None);
         assert_eq!(slowest(&ranks(&[(40, 2.0), (40, 2.1), (40, 2.0), (40, 2.05)])), None);
         assert_eq!(slowest(&ranks(&[(40, 2.0)])), None);

@@ -1,5 +1,5 @@
-//! The terminal while `top` uses it: raw, on the alternate screen, without a cursor. Restored however `top` ends: by a key,
-//! a signal, an error or a panic. Leaving the alternate screen is the last thing written.
+//! The terminal while `top` uses it: raw, on the alternate screen, without a cursor. It is restored however `top` ends:
+//! by a key, a signal, an error or a panic. Leaving the alternate screen is the last output.
 //!
 //! A separate thread handles signals and hang-up: crossterm keeps reading from a closed terminal.
 
@@ -24,23 +24,23 @@ use ratatui::crossterm::terminal::{
 use super::app::{App, Next};
 use super::screen::draw;
 
-/// How long a key, an answer or a signal may wait.
+/// The polling interval for keys, responses and signals.
 const TURN: Duration = Duration::from_millis(100);
 /// The time for the main thread to end by itself.
 const GRACE: Duration = Duration::from_millis(500);
-/// Whether a signal asked for the end.
+/// Whether a signal requested the end.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Seconds that are counted on the screen go on without answers.
+/// The redraw interval: displayed seconds advance without responses.
 const REDRAW: Duration = Duration::from_millis(500);
 
-/// The terminal while it is held. Dropping it gives it back.
+/// Dropping it restores the terminal.
 struct Held;
 
 impl Held {
     fn take() -> anyhow::Result<Self> {
         enable_raw_mode()
             .context("the terminal cannot be made raw; forebay top --once needs none")?;
-        // From here on it is given back.
+        // Created before the rest, so that an error restores the terminal.
         let held = Self;
         execute!(io::stdout(), EnterAlternateScreen, Hide)
             .context("cannot write to the terminal")?;
@@ -55,13 +55,14 @@ impl Drop for Held {
 }
 
 fn give_back() {
-    // A terminal that is gone needs nothing.
+    // Errors are ignored: the terminal may be gone.
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     let _ = io::stdout().flush();
 }
 
-/// Gives the terminal back before a panic's message is written, and ends: a thread that is gone answers no more.
+/// Restores the terminal before a panic's message is written, and ends the process: a thread that has panicked no
+/// longer responds.
 fn give_back_at_a_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -71,7 +72,7 @@ fn give_back_at_a_panic() {
     }));
 }
 
-/// The signals that ask for the end, as something to be read. To be called before threads are started: they inherit it.
+/// A descriptor for the signals that end the process. Call it before threads are started: they inherit the signal mask.
 pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -82,11 +83,11 @@ pub(super) fn signals_that_end() -> anyhow::Result<SignalFd> {
         .context("cannot read signals")
 }
 
-/// Ends the process at a signal, or when the terminal is gone.
+/// Ends the process at a signal, or if the terminal is gone.
 fn guard(signals: &SignalFd) {
     let (input, output) = (io::stdin(), io::stdout());
     loop {
-        // A hang-up is reported without being asked for.
+        // A hang-up is always reported.
         let mut watched = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(output.as_fd(), PollFlags::empty()),
@@ -102,7 +103,7 @@ fn guard(signals: &SignalFd) {
             _ => break,
         }
     }
-    // Relaxed: nothing else is published by it.
+    // Relaxed: the flag publishes nothing else.
     ENDS.store(true, Ordering::Relaxed);
     std::thread::sleep(GRACE);
     give_back();
@@ -137,7 +138,7 @@ fn turns(app: &mut App) -> anyhow::Result<()> {
         if ENDS.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // An interrupted wait is one that is over.
+        // An interrupted wait counts as a wait without events.
         let has_event = match event::poll(TURN) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
             other => other.context("cannot read the terminal")?,

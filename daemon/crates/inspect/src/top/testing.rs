@@ -1,4 +1,4 @@
-//! Reports of a made-up daemon, for the tests: what a daemon would say so many seconds after its start.
+//! Reports of a simulated daemon, for tests.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use forebay_observe::{
     CpuBudgetReport, DaemonReport, QueueReport, SessionReport, StageReport, StreamReport, Verdict,
 };
 
-/// What the daemon is and has done so far.
+/// The state and the counts of the simulated daemon.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub pid: u32,
     pub rank: u32,
     pub world_size: u32,
     pub seconds: f64,
-    /// Batches of 64 samples that the trainer took.
+    /// Batches of 64 samples taken by the trainer.
     pub batches: u64,
     pub waited: f64,
     pub has_session: bool,
-    /// Names, tasks at once, seconds a task and occupancy of the queue after it.
+    /// Name, concurrency, seconds per task, and occupancy of the queue after it.
     pub stages: Vec<(&'static str, u32, f64, f64)>,
     pub limit: &'static str,
 }
@@ -43,7 +43,7 @@ impl Default for Script {
 }
 
 impl Script {
-    /// The report at this time.
+    /// The report for this state.
     pub(crate) fn report(&self) -> DaemonReport {
         let stages: Vec<StageReport> = self.stages.iter().map(|stage| self.stage(stage)).collect();
         DaemonReport {
@@ -129,8 +129,8 @@ impl Script {
         }
     }
 
-    /// The snapshots after this script has run at an even pace until now, asked twice a second; `change` changes the last
-    /// report.
+    /// The snapshots after the script has run at a constant rate until now, with two reports per second; `change`
+    /// modifies the last report.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made-up figures")]
     #[expect(clippy::cast_precision_loss, reason = "made-up figures")]
     pub(crate) fn snapshots(
@@ -143,7 +143,7 @@ impl Script {
         let ticks = (self.seconds * 2.0) as u64;
         for tick in 0..=ticks {
             let share = tick as f64 / ticks as f64;
-            // A wave, so that the courses have a shape; none at the end.
+            // A wave gives the courses a shape; it is zero at the end.
             let wave = 1.0 + 0.02 * (share * 40.0).sin() * (1.0 - share);
             let script = Self {
                 seconds: self.seconds * share,

@@ -1,5 +1,5 @@
-//! The screen of one daemon and one of its sessions. 80×24 holds all of it; a larger terminal has taller plots and
-//! more room for notices, a smaller one keeps what matters most.
+//! The screen of one daemon and one of its sessions. 80×24 shows all of it; a larger terminal has taller plots and more
+//! space for notices, a smaller one shows the most important parts.
 
 use std::collections::VecDeque;
 
@@ -20,13 +20,13 @@ use super::pipeline;
 use super::snapshot::{Figures, Notice, NoticeKind, Session, Snapshot};
 use forebay_observe::SessionReport;
 
-/// Below these the small screen is drawn.
+/// Below this size the small screen is drawn.
 const MIN_COLUMNS: u16 = 60;
 const MIN_ROWS: u16 = 18;
-/// The verdict's sentence takes at most so many lines.
+/// The maximum number of lines of the verdict's sentence.
 const SENTENCE_LINES: usize = 6;
 
-/// Draws one snapshot; `place` says which of how many it is.
+/// Draws one snapshot; `place`: its number and the number of all.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, place: (usize, usize)) {
     let [body, foot] = footed(area);
     let mut page = Page::new(frame, body);
@@ -67,7 +67,7 @@ fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, 
     page.line(styled(cut(&format!("{text}{end}"), room), Style::new().reversed()));
 }
 
-/// The epoch of how many, and how long they take.
+/// The current epoch, the number of epochs, and the remaining times.
 fn progress_words(session: &SessionReport) -> String {
     let Some(progress) = &session.progress else {
         return format!("epoch {}", session.position.epoch);
@@ -91,7 +91,7 @@ fn lost(page: &mut Page<'_, '_>, snapshot: &Snapshot) {
 }
 
 fn full(page: &mut Page<'_, '_>, figures: &Figures) {
-    // Courses grow with the screen: a row more for each six.
+    // Courses grow with the screen: one more row per six.
     let course_rows = (1 + page.room().saturating_sub(23) / 6).min(6);
     match &figures.session {
         Some(session) => courses(page, session, course_rows),
@@ -127,7 +127,7 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
     notices(page, &figures.notices());
 }
 
-/// Throughput and wait: the figure now, and how it went; the newest to the right.
+/// Throughput and wait: the current value and the course, the latest point at the right.
 fn courses(page: &mut Page<'_, '_>, session: &Session, rows: u16) {
     let points = &session.course.samples_per_second;
     let greatest = points.iter().copied().fold(0.0, f64::max);
@@ -140,7 +140,7 @@ fn courses(page: &mut Page<'_, '_>, session: &Session, rows: u16) {
     course(page, rows, "wait", &words, (&session.course.wait_share, 1.0), Color::Red);
 }
 
-/// A course with its legend before it; the second line of that where there is one.
+/// A course with its legend at the left; the legend may have a second line.
 fn course(
     page: &mut Page<'_, '_>,
     rows: u16,
@@ -204,7 +204,7 @@ fn use_of_budgets(page: &mut Page<'_, '_>, figures: &Figures) {
     }
 }
 
-/// What the workers use beside the daemon.
+/// The use of the workers, in addition to the daemon's.
 fn python_words(figures: &Figures) -> Option<String> {
     figures.python_cores().map(|cores| format!("{cores:.2} cores in workers, beside the daemon"))
 }
@@ -213,7 +213,7 @@ fn budget_color(share: f64) -> Color {
     if share > 0.95 { Color::Yellow } else { Color::Cyan }
 }
 
-/// The short line, and what it rests on as far as there is room.
+/// The short line, and its explanation if there is space.
 fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
     let cells = page.width().saturating_sub(2);
     let verdict = figures.verdict();
@@ -228,7 +228,7 @@ fn verdict(page: &mut Page<'_, '_>, figures: &Figures) {
     }
 }
 
-/// A wrapped text in at most so many lines; an ellipsis ends one that is longer.
+/// A text wrapped to at most `room` lines; an ellipsis ends a longer one.
 fn paragraph(page: &mut Page<'_, '_>, text: &str, room: usize, style: Style) {
     let cells = page.width().saturating_sub(2);
     let lines = wrap(text, cells);
@@ -243,13 +243,13 @@ fn paragraph(page: &mut Page<'_, '_>, text: &str, room: usize, style: Style) {
     }
 }
 
-/// Whole notices as far as there is room, the first of them at least in part.
+/// As many whole notices as fit, and at least a part of the first.
 fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
     let cells = page.width().saturating_sub(2);
     let lines = |notice: &Notice| wrap(&notice.sentence, cells).len();
     let room = usize::from(page.room());
     let is_all = notices.iter().map(lines).sum::<usize>() <= room;
-    // A line says how many more there are.
+    // Reserves a line for the number of further notices.
     let mut left = if is_all { room } else { room.saturating_sub(1) };
     let mut shown = 0;
     for notice in notices {
@@ -271,7 +271,7 @@ fn notices(page: &mut Page<'_, '_>, notices: &[Notice]) {
     }
 }
 
-/// What matters most, a line each, as far as there is room.
+/// The most important values, a line each, as many as fit.
 fn small(page: &mut Page<'_, '_>, figures: &Figures) {
     let cells = page.width().saturating_sub(1);
     if let Some(session) = &figures.session {
@@ -313,7 +313,7 @@ fn small(page: &mut Page<'_, '_>, figures: &Figures) {
     }
 }
 
-/// The keys, as many as there is room for.
+/// As many keys as fit.
 fn footer(frame: &mut Frame<'_>, area: Rect, has_others: bool) {
     let mut text = " q quit   ? help".to_owned();
     if has_others {

@@ -1,5 +1,5 @@
-//! Asks daemons for their figures, each on a thread of its own: one that does not answer holds up neither the screen nor
-//! the others. A connection is kept as long as it lasts; one that broke is made anew at the next question.
+//! Requests reports from daemons, each on a separate thread: a daemon that does not respond blocks neither the screen
+//! nor the others. A connection is reused while it works; a broken one is replaced at the next request.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,10 +15,10 @@ use forebay_observe::DaemonReport;
 
 /// The interval of searches for sockets and of connecting to a lost daemon.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Answers that the screen has not fetched yet.
+/// The maximum number of responses that the screen has not yet received.
 const WAITING_ANSWERS: usize = 4;
 
-/// What a daemon answered, or why it did not; its strings are sanitized.
+/// A daemon's report or the reason for its absence; strings are sanitized.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub at: Instant,
@@ -45,13 +45,13 @@ fn ask_for_ever(socket: &Path, every: Duration, answers: &SyncSender<Answer>) {
         if answers.send(Answer { at: Instant::now(), report }).is_err() {
             return;
         }
-        // At fixed intervals; missed ones are skipped.
+        // Keeps a fixed interval; missed ticks are skipped.
         next = (next + pause).max(Instant::now());
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Asks once over the connection at hand, which is given up when it fails.
+/// Sends one request over the current connection, which is dropped if it fails.
 fn ask(socket: &Path, observer: &mut Option<Observer>) -> Result<Box<DaemonReport>, String> {
     let answer = (|| {
         let asked = match observer.take() {
@@ -65,7 +65,7 @@ fn ask(socket: &Path, observer: &mut Option<Observer>) -> Result<Box<DaemonRepor
     answer.map_err(|error| sanitize(&whole_reason(&error)))
 }
 
-/// Searches the automatic sockets of this user on a separate thread, since reading a directory can hang.
+/// Searches the automatic sockets of this user on a separate thread, because reading a directory can hang.
 pub(super) fn search_sockets() -> anyhow::Result<Receiver<Vec<PathBuf>>> {
     let (found, received) = sync_channel(1);
     std::thread::Builder::new()

@@ -1,8 +1,9 @@
-//! Daemons that share a file, each with an index of its own; their writers run in the tests' thread.
+//! Daemons that share a file, each with a separate index; their writers run in the tests' thread.
 
 use std::fs::OpenOptions;
 
 use super::*;
+use crate::record::HEADER_BYTES;
 
 const IMAGES: u64 = 1000;
 
@@ -27,7 +28,7 @@ impl Place {
         self.daemon_with(16 << 20, true)
     }
 
-    /// One that has taken in what is there.
+    /// A daemon that has read the file.
     fn daemon_with(&self, limit_bytes: u64, may_write: bool) -> Daemon {
         let mut options = OpenOptions::new();
         options.read(true).append(may_write).create(may_write);
@@ -80,13 +81,13 @@ fn file(number: u32) -> Vec<u8> {
     number.to_le_bytes().repeat(2100)
 }
 
-/// Of 0 to 3,000 bytes: some are longer than what is read at once.
+/// 0 to 3,000 bytes: some are longer than one read.
 fn marks(number: u32) -> Vec<u8> {
     (0..number * 977 % 3001).map(|byte| u8::try_from((byte ^ number) & 255).unwrap()).collect()
 }
 
 #[test]
-fn what_one_daemon_learned_the_next_one_knows() {
+fn marks_of_one_daemon_are_known_to_the_next() {
     let place = Place::new();
     place.daemon().learn(0..40);
     let next = place.daemon();
@@ -97,7 +98,7 @@ fn what_one_daemon_learned_the_next_one_knows() {
 }
 
 #[test]
-fn the_thread_appends_what_waits_before_it_ends() {
+fn thread_appends_waiting_records_before_it_ends() {
     let place = Place::new();
     let open = || {
         let file = OpenOptions::new().read(true).append(true).create(true).open(place.path());
@@ -118,17 +119,17 @@ fn the_thread_appends_what_waits_before_it_ends() {
 }
 
 #[test]
-fn a_record_of_more_takes_the_place_of_one_of_less() {
+fn record_with_more_marks_replaces_one_with_fewer() {
     let place = Place::new();
     let (mut one, mut other) = (place.daemon(), place.daemon());
-    let key = Key::of(&file(7)).unwrap();
+    let key = one.index.find(&file(7), &mut Vec::new()).to_learn.unwrap();
     let offer = |daemon: &mut Daemon, marks: &[u8]| {
         assert!(daemon.index.offer(key, marks));
         daemon.round(false);
         place.bytes().len()
     };
     let few = offer(&mut one, &[1; 100]);
-    // The other one has not read what the first one knows; both find it.
+    // The other daemon did not read the first one's record yet; both find it.
     assert_eq!(offer(&mut other, &[2; 99]), few);
     assert_eq!(offer(&mut other, &[]), few, "where there is nothing to learn");
     let more = offer(&mut other, &[3; 108]);
@@ -145,7 +146,7 @@ fn a_record_of_more_takes_the_place_of_one_of_less() {
 }
 
 #[test]
-fn two_that_learn_at_once_write_each_record_once() {
+fn concurrent_daemons_write_each_record_once() {
     let place = Place::new();
     let (mut one, mut other) = (place.daemon(), place.daemon());
     for round in 0..10 {
@@ -155,17 +156,17 @@ fn two_that_learn_at_once_write_each_record_once() {
     let (known, next) = (other.count_known(0..230), place.daemon());
     assert_eq!((next.count_known(0..230), known), (220, 220));
     let all: u64 = (0..220).map(|number| (marks(number).len() as u64 + 39) / 8 * 8).sum();
-    assert_eq!(place.bytes().len() as u64, 32 + all);
+    assert_eq!(place.bytes().len() as u64, HEADER_BYTES as u64 + all);
 }
 
 #[test]
-fn a_record_that_a_kill_cut_off_is_learned_again() {
+fn truncated_record_is_learned_again() {
     let place = Place::new();
     place.daemon().learn(0..6);
     let whole = place.bytes();
     for length in (0..whole.len()).step_by(7).chain([31, 32, 33, whole.len() - 1]) {
         std::fs::write(place.path(), &whole[..length]).unwrap();
-        // One without the lock leaves it alone.
+        // A daemon without the lock does not change it.
         let reader = place.daemon_with(1 << 20, false);
         assert!(reader.count_known(0..6) < 6);
         assert_eq!(place.bytes().len(), length);
@@ -179,7 +180,7 @@ fn a_record_that_a_kill_cut_off_is_learned_again() {
 }
 
 #[test]
-fn damage_anywhere_gives_right_marks_or_none() {
+fn damage_gives_correct_marks_or_none() {
     let place = Place::new();
     place.daemon().learn(0..30);
     let whole = place.bytes();
@@ -204,7 +205,7 @@ fn damage_anywhere_gives_right_marks_or_none() {
             }
         }
         std::fs::write(place.path(), &damaged).unwrap();
-        // One that knew all before, and one that comes now; `count_known` compares the marks.
+        // A daemon that knew all before, and a new one; `count_known` compares the marks.
         before.count_known(0..30);
         let mut daemon = place.daemon();
         lost += usize::from(daemon.count_known(0..30) < 30);
@@ -217,22 +218,24 @@ fn damage_anywhere_gives_right_marks_or_none() {
 }
 
 #[test]
-fn one_that_knew_what_was_cut_off_begins_anew() {
+fn daemon_reads_a_truncated_file_again() {
     let place = Place::new();
     let mut before = place.daemon();
     before.learn(0..20);
     let mut damaged = place.bytes();
-    damaged[100] ^= 1;
+    damaged[HEADER_BYTES + 68] ^= 1;
     std::fs::write(place.path(), &damaged).unwrap();
-    // Cuts nearly all off, and appends others: now the file is longer than the first one knows it.
+    // Cuts most records off and appends others: now the file is longer than the first daemon knows.
     place.daemon().learn(20..60);
     assert!(place.bytes().len() > damaged.len());
-    // At the places that it knows lie other records now.
+    // Other records are now at the places that it knows.
     before.count_known(0..20);
     before.learn(60..62);
     assert_eq!((before.count_known(20..62), place.daemon().count_known(20..62)), (42, 42));
-    for length in [40, 0] {
+    for length in [HEADER_BYTES as u64 + 8, 40, 0] {
         OpenOptions::new().write(true).open(place.path()).unwrap().set_len(length).unwrap();
+        // Marks for a file that was restarted are learned again.
+        before.learn(62..63);
         before.learn(62..63);
         assert_eq!((before.count_known(0..63), before.index.figures().records), (1, 1));
         assert_eq!(place.daemon().count_known(0..63), 1);
@@ -240,7 +243,7 @@ fn one_that_knew_what_was_cut_off_begins_anew() {
 }
 
 #[test]
-fn another_kind_of_file_is_left_alone_and_another_version_is_begun_anew() {
+fn foreign_file_is_kept_and_another_version_is_restarted() {
     let place = Place::new();
     std::fs::write(place.path(), b"photographs of my cats, in no order").unwrap();
     let mut daemon = place.daemon();
@@ -257,7 +260,7 @@ fn another_kind_of_file_is_left_alone_and_another_version_is_begun_anew() {
 }
 
 #[test]
-fn the_limit_holds_for_all_daemons_together() {
+fn daemons_share_the_limit() {
     let place = Place::new();
     let limit = 20_000;
     let (mut one, mut other) = (place.daemon_with(limit, true), place.daemon_with(limit, true));
@@ -279,7 +282,7 @@ fn records_wait_while_another_process_holds_the_lock() {
     let (mut one, other) = (place.daemon(), place.daemon());
     let lock = Lock::take(&other.index.file, Instant::now()).unwrap().unwrap();
     one.learn(0..5);
-    assert_eq!((one.count_known(0..5), place.bytes().len()), (0, 32));
+    assert_eq!((one.count_known(0..5), place.bytes().len()), (0, HEADER_BYTES));
     drop(lock);
     one.round(false);
     assert_eq!(one.count_known(0..5), 5);

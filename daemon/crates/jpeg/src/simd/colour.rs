@@ -35,7 +35,7 @@ fn narrow(numbers: __m256i) -> __m128i {
 /// `number · (1 + FRACTION / 2^16)`, rounded, without its whole part.
 #[target_feature(enable = "avx2")]
 fn fraction<const FRACTION: i32>(number: __m256i) -> __m256i {
-    // Of twice the number the high half is known to one bit more, for rounding.
+    // The high half of twice the number has one more bit, for rounding.
     let doubled = _mm256_add_epi16(number, number);
     let high = _mm256_mulhi_epi16(doubled, _mm256_set1_epi16(FRACTION as i16));
     _mm256_srai_epi16::<1>(_mm256_add_epi16(high, _mm256_set1_epi16(1)))
@@ -47,14 +47,14 @@ fn convert_16(luma: &[u8; 16], blue: &[u8; 16], red: &[u8; 16]) -> [__m128i; 3] 
     const GREEN: i32 = -fixed(0.344_14) & 0xffff | fixed(1.0 - 0.714_14) << 16;
     let (luma, middle) = (widen(luma), _mm256_set1_epi16(128));
     let (blue, red) = (_mm256_sub_epi16(widen(blue), middle), _mm256_sub_epi16(widen(red), middle));
-    // 1.402 is 1 and a fraction; 1.772 is 2 and a negative one.
+    // 1.402 is 1 plus a fraction; 1.772 is 2 minus a fraction.
     let to_red = _mm256_add_epi16(red, fraction::<{ fixed(0.402) }>(red));
     let to_blue =
         _mm256_add_epi16(_mm256_add_epi16(blue, blue), fraction::<{ -fixed(0.228) }>(blue));
     let (half, weights) = (_mm256_set1_epi32(1 << 15), _mm256_set1_epi32(GREEN));
     let sum =
         |pairs| _mm256_srai_epi32::<16>(_mm256_add_epi32(_mm256_madd_epi16(pairs, weights), half));
-    // Both unpacking and packing work within halves, so that the order comes out right.
+    // Unpacking and packing both work within halves, so the order is preserved.
     let (low, high) = (_mm256_unpacklo_epi16(blue, red), _mm256_unpackhi_epi16(blue, red));
     let to_green = _mm256_sub_epi16(_mm256_packs_epi32(sum(low), sum(high)), red);
     [to_red, to_green, to_blue].map(|offset| narrow(_mm256_add_epi16(luma, offset)))
@@ -89,7 +89,7 @@ fn interleave<const BYTES: usize>([red, green, blue]: [__m128i; 3], out: &mut [u
     }
 }
 
-/// For each of the 48 bytes of sixteen pixels, in three parts, and each colour: which of its bytes it is; 128: none.
+/// For each of the 48 bytes of sixteen pixels, in three parts, and each colour: the index of its byte; 128: none.
 const PLACES: [[[u8; 16]; 3]; 3] = {
     let mut places = [[[128; 16]; 3]; 3];
     let mut byte = 0;
@@ -158,7 +158,7 @@ mod tests {
     use crate::simd::Simd;
 
     #[test]
-    fn vectors_convert_every_colour_as_single_pixels_do() {
+    fn vectors_convert_every_colour_like_single_pixels() {
         let Some(simd) = Simd::detect() else { return };
         for blue in 0..=255 {
             let red: Vec<u8> = (0..=255).collect();

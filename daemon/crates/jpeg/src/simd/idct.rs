@@ -1,5 +1,5 @@
-//! The accurate inverse transform of 8x8 coefficients: Loeffler, Ligtenberg and Moschytz' (ICASSP 1989), in 13-bit fixed
-//! point as libjpeg-turbo's vectors do it (jidctint), saturations between its two passes included.
+//! The accurate inverse transform of 8x8 coefficients: Loeffler, Ligtenberg and Moschytz (ICASSP 1989), in 13-bit fixed
+//! point like libjpeg-turbo's vectors (jidctint), including the saturations between its two passes.
 
 use std::arch::x86_64::*;
 
@@ -30,13 +30,13 @@ const C3_072: i32 = fixed(3.072_711_026);
 /// Eight rows or columns of eight numbers: 0 and 4, 1 and 5, 2 and 6, 3 and 7.
 type Lines = [__m256i; 4];
 
-/// From the low halves of both lanes, by turns, numbers of 16 bits: `a0 b0 a1 b1 …` where `lines` is `a | b`.
+/// Interleaves the low halves of both lanes as numbers of 16 bits: `a0 b0 a1 b1 …` if `lines` is `a | b`.
 #[target_feature(enable = "avx2")]
 fn pairs(lines: __m256i) -> __m256i {
     interleave(_mm256_permute4x64_epi64::<0b11_01_10_00>(lines))
 }
 
-/// The same where each lane holds four of both.
+/// As [`pairs`], if each lane has four numbers of both.
 #[target_feature(enable = "avx2")]
 fn interleave(halves: __m256i) -> __m256i {
     let order = _mm256_setr_epi8(
@@ -58,7 +58,7 @@ fn descale<const BITS: i32>(first: __m256i, second: __m256i) -> __m256i {
     _mm256_packs_epi32(_mm256_srai_epi32::<BITS>(first), _mm256_srai_epi32::<BITS>(second))
 }
 
-/// Sums and differences of what the even and the odd inputs give, made smaller: lines 0 and 1, 2 and 3, 4 and 5, 6 and 7.
+/// Sums and differences of the even and the odd results, scaled down: lines 0 and 1, 2 and 3, 4 and 5, 6 and 7.
 #[target_feature(enable = "avx2")]
 fn finish<const BITS: i32>(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 4] {
     let round = _mm256_set1_epi32(1 << (BITS - 1));
@@ -109,7 +109,7 @@ fn pass<const BITS: i32>([in04, in15, in26, in37]: Lines) -> [__m256i; 4] {
     finish::<BITS>(even, odd)
 }
 
-/// The same where lines 4 to 7 are zero: all is sums of two products, which come out the same.
+/// As [`pass`], if lines 4 to 7 are zero: all values are sums of two products, with equal results.
 #[target_feature(enable = "avx2")]
 fn short_pass<const BITS: i32>(in02: __m256i, in13: __m256i) -> [__m256i; 4] {
     const ONE: i32 = 1 << CONSTANT_BITS;
@@ -129,7 +129,7 @@ fn short_pass<const BITS: i32>(in02: __m256i, in13: __m256i) -> [__m256i; 4] {
     finish::<BITS>(even, odd)
 }
 
-/// Lines 0 and 1, 2 and 3, 4 and 5, 6 and 7, four numbers of each in a lane, to the lines across them.
+/// Transposes lines 0 and 1, 2 and 3, 4 and 5, 6 and 7, with four numbers of each in a lane.
 #[target_feature(enable = "avx2")]
 fn transpose(lines: [__m256i; 4]) -> Lines {
     let [l01, l23, l45, l67] = lines.map(|line| interleave(line));
@@ -143,7 +143,7 @@ fn transpose(lines: [__m256i; 4]) -> Lines {
     ]
 }
 
-/// Coefficients times their factors, and bits that are not zero where a product is beyond [`LARGEST`].
+/// Coefficients times their factors, and non-zero bits if a product exceeds [`LARGEST`].
 #[target_feature(enable = "avx2")]
 fn dequantize(block: &Rows, factors: &Rows, first: usize, second: usize) -> (__m256i, __m256i) {
     let load = |rows: &Rows| {
@@ -155,7 +155,7 @@ fn dequantize(block: &Rows, factors: &Rows, first: usize, second: usize) -> (__m
     let (block, factors) = (load(block), load(factors));
     let product = _mm256_mullo_epi16(block, factors);
     let high = _mm256_mulhi_epi16(block, factors);
-    // The high half is the low one's sign where the product fits into 16 bits.
+    // The high half equals the low half's sign if the product fits into 16 bits.
     let wrapped = _mm256_xor_si256(high, _mm256_srai_epi16::<15>(product));
     let limit = _mm256_set1_epi16(LARGEST as i16 + 1);
     let large = _mm256_srli_epi16::<14>(_mm256_add_epi16(product, limit));
@@ -165,11 +165,11 @@ fn dequantize(block: &Rows, factors: &Rows, first: usize, second: usize) -> (__m
 /// Rows of coefficients.
 type Rows = [[i16; 8]; 8];
 
-/// Up to this zigzag position all coefficients lie in the first four rows and columns.
+/// Up to this zigzag position all coefficients are in the first four rows and columns.
 const LAST_OF_FOUR: usize = 9;
 
-/// Writes the samples of a block, whose coefficients behind the zigzag position `last` are zero: eight bytes of eight rows.
-/// `false`: a value is beyond [`LARGEST`].
+/// Writes the samples of a block, whose coefficients after the zigzag position `last` are zero: eight bytes of eight
+/// rows. `false`: a value exceeds [`LARGEST`].
 #[target_feature(enable = "avx2")]
 pub(super) fn transform(
     block: &Block,

@@ -1,4 +1,4 @@
-//! Chroma between its samples: libjpeg's triangle filter (jdsample.c). The compiler makes vectors of these loops.
+//! Interpolation of chroma: libjpeg's triangle filter (jdsample.c). The compiler vectorises these loops.
 
 #[target_feature(enable = "avx2")]
 pub(super) fn down(near: &[u8], far: &[u8], is_upper: bool, out: &mut [u8]) {

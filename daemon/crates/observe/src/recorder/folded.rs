@@ -1,7 +1,7 @@
 //! Exports a recording as folded stacks: the time of each kind of thread by stream, stage and operations.
 //!
-//! This is wall-clock time, sleep in a `delay` or a read included. Where the kernel allows it, [`crate::sampler`] adds the
-//! functions that used the CPU.
+//! This is wall-clock time, including sleep in a `delay` or a read. If the kernel permits it, [`crate::sampler`] adds
+//! the functions that used the CPU.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::{Event, Kind, Recording, Track, WORKERS};
 use crate::sampler::Samples;
 use crate::symbols;
 
-/// Weights by stack; the frames of a stack are parted by `;`, the outermost first.
+/// Weights by stack; frames are separated by `;`, the outermost first.
 pub type Folded = BTreeMap<String, u64>;
 
-/// The kind of thread that a track belongs to.
+/// The kind of a track's thread.
 pub fn class_of(track: Track) -> &'static str {
     match track {
         Track::Engine => "engine",
@@ -24,7 +24,7 @@ pub fn class_of(track: Track) -> &'static str {
     }
 }
 
-/// The stack of an event, from the kind of thread inward; `None` where it is not a thread's time.
+/// The stack of an event, starting with the kind of thread; `None` if the event is not a thread's time.
 pub fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
     let class = class_of(event.track);
     let what = &event.what;
@@ -54,13 +54,14 @@ pub fn stack_of(event: &Event, scene: &Scene) -> Option<String> {
     })
 }
 
-/// Samples of functions by stack: the kind of thread, the stage that the sample fell into, the function.
+/// Counts of functions by stack: the kind of thread, the stage at the time of the sample, the function. The flag:
+/// whether the program has symbols.
 pub fn fold_samples(found: &Samples, recording: &Recording, scene: &Scene) -> (Folded, bool) {
     let mut spans: BTreeMap<Track, Vec<(u64, u64, usize)>> = BTreeMap::new();
     let mut stacks: BTreeMap<String, usize> = BTreeMap::new();
-    // What a worker did is no thread's time.
+    // A worker's time is not a thread's time.
     for event in recording.events().filter(|event| !event.what.kind.is_of_worker()) {
-        // A wait lies within its read, and lanes are no threads of their own.
+        // A wait is part of its read, and a lane is not a thread.
         if let (Track::Work(..), Some(stack)) = (event.track, stack_of(&event, scene)) {
             let next = stacks.len();
             let stack = *stacks.entry(stack).or_insert(next);
@@ -92,13 +93,13 @@ pub fn fold_samples(found: &Samples, recording: &Recording, scene: &Scene) -> (F
     (folded, has_symbols)
 }
 
-/// A name as one frame.
+/// A name as one frame, without separators.
 pub fn frame(name: &str) -> String {
     let is_parting = |character: char| character == ';' || character.is_control();
     name.chars().map(|character| if is_parting(character) { ' ' } else { character }).collect()
 }
 
-/// The time of all threads by stack, in microseconds, each without what lies within it.
+/// The time of all threads by stack, in microseconds, each without its inner spans.
 pub fn fold(recording: &Recording, scene: &Scene) -> Folded {
     let mut nanoseconds = Folded::new();
     for event in recording.events() {
@@ -106,7 +107,7 @@ pub fn fold(recording: &Recording, scene: &Scene) -> Folded {
         let length = event.end_ns.saturating_sub(event.start_ns);
         *nanoseconds.entry(stack).or_default() += length;
     }
-    // A wait lies within its read.
+    // A wait is part of its read.
     let waits: Vec<(String, u64)> = nanoseconds
         .iter()
         .filter_map(|(stack, length)| {
@@ -119,10 +120,10 @@ pub fn fold(recording: &Recording, scene: &Scene) -> Folded {
     nanoseconds.into_iter().map(|(stack, length)| (stack, length / 1000)).collect()
 }
 
-/// Writes stacks, a line each, after a line that says what they are and one with the unit of the weights.
+/// Writes one line per stack, after a line with a description and one with the unit of the weights.
 ///
 /// # Errors
-/// Those of the writer.
+/// The writer's errors.
 pub fn write_folded(
     stacks: &Folded,
     title: &str,
@@ -146,7 +147,7 @@ mod tests {
     use crate::recorder::{Sizes, What, worker_place};
 
     #[test]
-    fn times_add_up_by_kind_of_thread_and_stage_without_what_lies_within() {
+    fn times_are_summed_by_thread_kind_and_stage_without_inner_spans() {
         let scene = Scene {
             streams: vec![StreamNames {
                 name: "tr;ain".to_owned(),

@@ -1,7 +1,7 @@
-//! Exports a recording in the Chrome trace event format of Perfetto, chrome://tracing and PyTorch's profiler.
+//! Exports a recording in the Chrome trace event format, which Perfetto, chrome://tracing and PyTorch's profiler use.
 //!
-//! Times are microseconds since `baseTimeNanoseconds` of the Unix epoch, as in PyTorch's traces and with the same base, so
-//! that one file can hold the events of both. docs/tracing.md describes the tracks.
+//! Times are microseconds since `baseTimeNanoseconds` of the Unix epoch, with the same base as PyTorch's traces, so
+//! that one file can contain the events of both. docs/tracing.md describes the tracks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,31 +14,31 @@ use super::{
     EVENT_WORDS, Event, Kind, MAX_EVENTS, RECORDING_BYTES, Recording, Track, WORKERS, What,
 };
 
-/// The maximum size of the text: what the events leave.
+/// The maximum size of the text: the recording's limit minus its events.
 const MAX_TEXT_BYTES: u64 = RECORDING_BYTES - (MAX_EVENTS * EVENT_WORDS * 8) as u64;
-/// Kept for the end of the text.
+/// Reserved for the end of the text.
 const END_BYTES: u64 = 64 << 10;
 
-/// Bases are multiples of this, three months, as in Kineto, the library of PyTorch's profiler.
+/// Bases are multiples of this (three months), as in Kineto, the library of PyTorch's profiler.
 const BASE_PERIOD_NS: u64 = 7_889_238 * 1_000_000_000;
 
-/// Processes of sessions have numbers above those of all real ones (`pid_max` is at most 2^22).
+/// Process numbers of sessions are above all real ones (`pid_max` is at most 2^22).
 const FIRST_SESSION_PROCESS: u64 = 1_000_000_000;
 
-/// The names behind the numbers in events.
+/// The names for the numbers in events.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
-    /// The daemon's process.
+    /// The daemon's process id.
     pub pid: u32,
-    /// Added to a monotonic time, gives the time since the Unix epoch.
+    /// The difference between the time since the Unix epoch and the monotonic clock.
     pub unix_offset_ns: u64,
     /// The length of the recording.
     pub seconds: f64,
-    /// By stream.
+    /// Indexed by stream number.
     pub streams: Vec<StreamNames>,
-    /// The work threads by the kernel's numbers.
+    /// The tracks of work threads by the kernel's thread ids.
     pub work_threads: BTreeMap<u32, Track>,
-    /// By session.
+    /// By session number.
     pub sessions: BTreeMap<u64, SessionNames>,
 }
 
@@ -47,22 +47,22 @@ pub struct Scene {
 pub struct StreamNames {
     /// The stream's name.
     pub name: String,
-    /// The stages' names, in order.
+    /// The names of the stages, in order.
     pub stages: Vec<String>,
-    /// The places of the user's functions on complete batches, in order.
+    /// The positions of the user's functions on complete batches in the configuration, in order.
     pub functions: Vec<String>,
-    /// By stage.
+    /// The operations of each stage.
     pub operations: Vec<String>,
 }
 
 /// A session.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionNames {
-    /// The number of the stream.
+    /// The index of the stream.
     pub stream: usize,
-    /// The rank of the client.
+    /// The client's rank.
     pub rank: u32,
-    /// The ranks in all.
+    /// The number of ranks.
     pub world_size: u32,
 }
 
@@ -72,7 +72,7 @@ impl Scene {
         self.streams.get(self.sessions.get(&session)?.stream)
     }
 
-    /// The name of a stage; behind the last one, of a function on complete batches.
+    /// The name of a stage; for an index after the last stage, of a function on complete batches.
     pub fn stage_name(&self, session: u64, stage: usize) -> String {
         let stream = self.stream_of(session);
         let known =
@@ -80,7 +80,7 @@ impl Scene {
         known.map_or_else(|| format!("stage {stage}"), Clone::clone)
     }
 
-    /// The track of a Python stage's worker and its name; none of a session that is not known.
+    /// The track of a Python stage's worker, and its name; `None` if the session is unknown.
     fn worker(&self, session: u64, place: usize) -> Option<(u64, String)> {
         let stream = self.sessions.get(&session)?.stream;
         let (stage, worker) = (place / WORKERS, place % WORKERS);
@@ -90,7 +90,7 @@ impl Scene {
         Some((track, format!("{stage} {worker} (Python, {name})")))
     }
 
-    /// The name of a thread and its place among the threads.
+    /// The track of a thread, and its name.
     fn thread(&self, track: Track) -> (u64, String) {
         match track {
             Track::Engine => (1, "engine".to_owned()),
@@ -106,10 +106,10 @@ impl Scene {
     }
 }
 
-/// Tracks of workers come behind those of threads.
+/// Workers have track numbers above all threads.
 const FIRST_WORKER: u64 = 10_000_000;
 
-/// Tracks of a session that are no threads of the daemon.
+/// Tracks of a session that are not threads of the daemon.
 const STEPS: u64 = 1;
 const WAITS: u64 = 2;
 const FIRST_SLOT: u64 = 10;
@@ -117,7 +117,7 @@ const FIRST_SLOT: u64 = 10;
 /// Writes the recording.
 ///
 /// # Errors
-/// Those of the writer.
+/// The writer's errors.
 pub fn write_trace(recording: &Recording, scene: &Scene, writer: impl Write) -> io::Result<()> {
     Writer::new(scene, writer, MAX_TEXT_BYTES).write(recording)
 }
@@ -132,7 +132,7 @@ struct Writer<'a, W: Write> {
     line: Vec<u8>,
 }
 
-/// An event with a time, as the format has it.
+/// An event with a time, in the format's terms.
 #[derive(Serialize)]
 struct TimedEvent<'a> {
     ph: &'static str,
@@ -152,7 +152,7 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 
     fn write(mut self, recording: &Recording) -> io::Result<()> {
-        // The clock may have crossed a base since the machine came up.
+        // A base may have passed since the machine's start.
         let now_ns = self.scene.unix_offset_ns.saturating_add(recording.begun_ns());
         self.base_ns = now_ns - now_ns % BASE_PERIOD_NS;
         let head = format!(
@@ -208,7 +208,7 @@ impl<'a, W: Write> Writer<'a, W> {
         self.writer.write_all(text)
     }
 
-    /// Processes, threads and their order.
+    /// The names and the order of processes and threads.
     fn metadata(
         &self,
         tracks: &BTreeSet<Track>,
@@ -319,8 +319,8 @@ impl<'a, W: Write> Writer<'a, W> {
         }
         let since_base_ns =
             self.scene.unix_offset_ns.saturating_add(event.start_ns).saturating_sub(self.base_ns);
-        // A step begins where the one before ends. In floating-point microseconds that end may come out a nanosecond later,
-        // and a viewer takes the two for overlapping.
+        // A step begins where the previous one ends. In floating-point microseconds the end may round up by a
+        // nanosecond, which a viewer treats as an overlap.
         let length_ns = event.end_ns.saturating_sub(event.start_ns).saturating_sub(2);
         let timed = TimedEvent {
             ph: if kind == Kind::Ring { "C" } else { "X" },
@@ -341,7 +341,7 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 }
 
-/// Exact: times since a base are below 2^53 nanoseconds.
+/// Exact: times since a base are below 2^53 ns.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0

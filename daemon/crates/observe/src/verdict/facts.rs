@@ -1,4 +1,4 @@
-//! The numbers behind a verdict, computed from a window of metrics. The rules and the sentences are elsewhere.
+//! The numbers for a verdict, computed from a window of metrics. The rules and the sentences are elsewhere.
 
 use super::thresholds::{EXPLAINS_WAIT, FEW, KEPT_OFF, MOSTLY_ASLEEP, SLOW, SLOWER_THAN_MEAN};
 use crate::cpu_isolation::IsolationItem;
@@ -11,12 +11,13 @@ use crate::stage::StageReport;
 #[derive(Debug)]
 pub(super) struct Facts<'w> {
     pub(super) session: &'w SessionReport,
-    /// Of the same window.
+    /// The daemon's metrics of the same window.
     pub(super) report: &'w DaemonReport,
     pub(super) wait_share: f64,
-    /// The share of their time that work threads were throttled by the budget.
+    /// The share of the work threads' time for which the budget throttled them.
     pub(super) held_back: f64,
-    /// Of all streams, in their order; `fetch` comes first in each, the user's functions on complete batches last.
+    /// The stages of all streams, in order; in each stream `fetch` is first, and the user's functions on complete
+    /// batches are last.
     pub(super) stages: Vec<StageFacts<'w>>,
 }
 
@@ -26,26 +27,26 @@ pub(super) struct StageFacts<'w> {
     pub(super) stream: &'w str,
     pub(super) report: &'w StageReport,
     pub(super) is_fetch: bool,
-    /// Threads in it at a time, on average; of a Python stage, workers.
+    /// The mean number of threads in it; for a Python stage, of workers, also in calls that exceeded the timeout.
     pub(super) busy: f64,
-    /// `busy` by concurrency.
+    /// `busy` divided by the concurrency.
     pub(super) utilisation: f64,
-    /// Cores that its tasks used; of a Python stage, without its workers.
+    /// The number of cores that its tasks used; for a Python stage, without its workers.
     pub(super) cores: f64,
-    /// The shares of a task's time asleep and ready without a core; in the rest it runs.
+    /// The shares of a task's time asleep, and ready without a core; in the rest of the time it runs.
     pub(super) asleep_share: f64,
     pub(super) ready_share: f64,
-    /// The share of the time in which rows waited for it.
+    /// The share of the time in which rows waited for the stage.
     pub(super) input_occupancy: f64,
 }
 
-/// A few tasks that take far longer than the others.
+/// The few tasks that take far longer than the others.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tail {
-    /// One of so many is slow.
+    /// One in this many tasks is slow.
     pub(super) one_in: f64,
     pub(super) median_seconds: f64,
-    /// The mean of the slow ones.
+    /// The mean of the slow tasks.
     pub(super) mean_seconds: f64,
     pub(super) total_seconds: f64,
 }
@@ -70,7 +71,7 @@ impl<'w> Facts<'w> {
         Self { session, report, wait_share, held_back, stages }
     }
 
-    /// What the storage of a stream was asked for, where it brought anything by requests.
+    /// The requests to a stream's storage, if any request succeeded.
     pub(super) fn requests_of(&self, stream: &str) -> Option<&'w RequestReport> {
         let stream = self.report.streams.iter().find(|one| one.name == stream)?;
         stream.requests.as_ref().filter(|requests| requests.num_whole > 0)
@@ -80,13 +81,13 @@ impl<'w> Facts<'w> {
         self.session.seconds
     }
 
-    /// The session's own stages, `fetch` first; then its functions on complete batches.
+    /// The session's stages, `fetch` first, then its functions on complete batches.
     pub(super) fn own_stages(&self) -> impl DoubleEndedIterator<Item = &StageFacts<'w>> {
         let own = self.session.stream.as_str();
         self.stages.iter().filter(move |stage| stage.stream == own)
     }
 
-    /// Cores that the whole daemon used.
+    /// The number of cores that the whole daemon used.
     pub(super) fn used_cores(&self) -> f64 {
         self.report.cpu_seconds / self.seconds()
     }
@@ -95,14 +96,30 @@ impl<'w> Facts<'w> {
         self.report.cpu_budget.granted_cores
     }
 
-    /// The work threads without those of Python stages, which wait for workers.
+    /// Whether the daemon could use more of the machine's cores, by `cpu.cores`, a cpuset or a quota.
+    pub(super) fn can_have_more_cores(&self) -> bool {
+        let budget = &self.report.cpu_budget;
+        budget.is_quota || budget.spare_cores != Some(0)
+    }
+
+    /// The judged period as text.
+    pub(super) fn window(&self) -> String {
+        let seconds = self.seconds();
+        match seconds {
+            50.0..70.0 => "the last minute".to_owned(),
+            ..100.0 => format!("the last {seconds:.0} s"),
+            _ => format!("the last {:.0} min", seconds / 60.0),
+        }
+    }
+
+    /// The number of work threads, without the threads of Python stages, which wait for workers.
     pub(super) fn native_threads(&self) -> u32 {
         let python = self.stages.iter().filter_map(|stage| stage.report.python.as_ref());
         let of_python = python.map(|python| python.threads).sum();
         self.report.threads.saturating_sub(of_python).max(1)
     }
 
-    /// Cores that the tasks of all stages used, and workers of Python stages at most.
+    /// The number of cores that the tasks of all stages used; for workers of Python stages, an upper bound.
     pub(super) fn own_cores(&self) -> f64 {
         let of_workers = |stage: &StageFacts<'_>| {
             if stage.is_python() { stage.busy } else { 0.0 }
@@ -110,7 +127,7 @@ impl<'w> Facts<'w> {
         self.stages.iter().map(|stage| stage.cores + of_workers(stage)).sum()
     }
 
-    /// Whether work threads run only where nothing else is ready to.
+    /// Whether work threads run only on otherwise idle cores.
     pub(super) fn runs_idle(&self) -> bool {
         IsolationItem::is_idle(&self.report.cpu_isolation)
     }
@@ -120,7 +137,7 @@ impl<'w> Facts<'w> {
         session.slots_free + session.slots_filling + session.slots_ready + session.slots_leased
     }
 
-    /// The rows of a batch, on average.
+    /// The mean number of rows in a batch.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn rows_of_a_batch(&self) -> f64 {
         let last = self.own_stages().rfind(|stage| !stage.report.is_of_batches);
@@ -128,7 +145,7 @@ impl<'w> Facts<'w> {
         last as f64 / self.session.batches_published.max(1) as f64
     }
 
-    /// The stage whose tasks were ready without a core, where that explains the wait.
+    /// The stage whose tasks were ready without a core, if that explains the wait.
     pub(super) fn kept_off_cores(&self) -> Option<&StageFacts<'w>> {
         let ready_seconds = |stage: &&StageFacts<'w>| stage.ready_share * stage.report.busy_seconds;
         let waited = self.session.wait_seconds;
@@ -138,14 +155,26 @@ impl<'w> Facts<'w> {
             .max_by(|one, other| ready_seconds(one).total_cmp(&ready_seconds(other)))
     }
 
-    /// The stage whose few slow samples outlast half a ring and so hold up their batches, where they explain the wait.
+    /// The stage with the most time in calls that exceeded the timeout, if they explain the wait. A batch waits for its
+    /// hung sample, whatever the other workers do.
+    pub(super) fn timeouts(&self) -> Option<&StageFacts<'w>> {
+        let waited = self.session.wait_seconds;
+        self.own_stages()
+            .filter(|stage| {
+                let lost = stage.timeout_seconds();
+                lost > 0.0 && lost >= EXPLAINS_WAIT * waited
+            })
+            .max_by(|one, other| one.timeout_seconds().total_cmp(&other.timeout_seconds()))
+    }
+
+    /// The stage whose few slow samples outlast half a ring and so delay their batches, if they explain the wait.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn slow_samples(&self) -> Option<(&StageFacts<'w>, Tail)> {
         let session = self.session;
         let batch_seconds = self.seconds() / session.batches_published.max(1) as f64;
         let outlasted = 0.5 * self.slots() as f64 * batch_seconds;
         self.own_stages()
-            // Tasks that are kept off the cores are slow for that reason.
+            // Tasks that are kept off the cores are slow because of that.
             .filter(|stage| !stage.is_kept_off())
             .filter_map(|stage| Some((stage, stage.tail()?)))
             .filter(|(_, tail)| {
@@ -166,7 +195,7 @@ impl<'w> StageFacts<'w> {
         input_occupancy: f64,
     ) -> Self {
         let busy = report.worked_seconds() / seconds;
-        // Batches have no queue: a thread that waits for a worker holds one.
+        // Batches have no queue: a batch that waits for a worker occupies a thread.
         let calls = report.python.as_ref().filter(|_| report.is_of_batches);
         let input_occupancy =
             calls.map_or(input_occupancy, |python| (python.wait_seconds / seconds).clamp(0.0, 1.0));
@@ -182,10 +211,10 @@ impl<'w> StageFacts<'w> {
             input_occupancy,
         };
         if report.python.is_some() {
-            // Its threads sleep while a worker is called, which says nothing of the function.
+            // Its threads sleep during calls of workers, so their times do not describe the function.
             return whole;
         }
-        // Part of the tasks is measured; the others are assumed to be alike.
+        // Only some tasks are measured; the others are assumed to be similar.
         let measured = report.ave_time * report.measured_tasks as f64;
         let share = |seconds: f64| {
             if measured > 0.0 { (seconds / measured).clamp(0.0, 1.0) } else { 0.0 }
@@ -200,13 +229,18 @@ impl<'w> StageFacts<'w> {
         self.report.python.is_some()
     }
 
-    /// What it is and its name.
+    /// The time of calls that exceeded the timeout.
+    pub(super) fn timeout_seconds(&self) -> f64 {
+        self.report.python.as_ref().map_or(0.0, |python| python.timeout_seconds)
+    }
+
+    /// The kind and the name of the stage.
     pub(super) fn title(&self) -> String {
         let kind = if self.report.is_of_batches { "function on batches" } else { "stage" };
         format!("the {kind} `{}`", self.report.name)
     }
 
-    /// What is busy in it.
+    /// The unit of its concurrency.
     pub(super) fn workforce(&self) -> &'static str {
         if self.is_python() { "workers" } else { "threads" }
     }
@@ -215,7 +249,7 @@ impl<'w> StageFacts<'w> {
         self.ready_share >= KEPT_OFF
     }
 
-    /// Its few slow tasks, if it has any.
+    /// The few slow tasks, if there are any.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     pub(super) fn tail(&self) -> Option<Tail> {
         let times = &self.report.times;
@@ -227,7 +261,7 @@ impl<'w> StageFacts<'w> {
         if tasks == 0 || tasks as f64 > FEW * all as f64 {
             return None;
         }
-        // The upper bound of each bucket: at most 6 % too much.
+        // Uses the upper bound of each bucket: at most 6 % too high.
         let total_seconds: f64 = slow().map(|(seconds, count)| seconds * *count as f64).sum();
         Some(Tail {
             one_in: all as f64 / tasks as f64,

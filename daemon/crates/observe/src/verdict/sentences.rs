@@ -1,4 +1,4 @@
-//! A verdict in words: what the limit is, how sure, by which numbers, and which key to change.
+//! The text of a verdict: the limit, its certainty, the numbers, and the key to change.
 
 use super::facts::{Facts, StageFacts, Tail};
 use super::thresholds::{
@@ -17,9 +17,9 @@ pub(super) enum Limit<'f, 'w> {
     Trainer,
     /// `cpu.limit`, or a quota that daemon and trainer share, throttles work threads.
     Budget { cores: f64, held_back: f64 },
-    /// The daemon uses all that its control group's quota grants.
+    /// The daemon uses the whole quota of its control group.
     Quota,
-    /// A stage whose threads are busy, or do not run.
+    /// A stage whose threads are busy or do not run.
     Stage(&'f StageFacts<'w>),
     /// A few slow samples of a stage.
     Tail(&'f StageFacts<'w>, Tail),
@@ -29,16 +29,16 @@ pub(super) enum Limit<'f, 'w> {
     RingSmall { busiest: Option<&'f StageFacts<'w>> },
 }
 
-/// A limit in words.
+/// The text of a limit.
 #[derive(Debug)]
 pub(super) struct Words {
     /// A stage's name, `storage`, `ring`, `cpu-budget` or `trainer`.
     pub(super) limit: String,
-    /// What it is, in a few words.
+    /// The limit as a short phrase.
     pub(super) what: String,
-    /// What to do, in a few words; empty where there is nothing to do.
+    /// The remedy as a short phrase; empty if there is none.
     pub(super) advice: String,
-    /// All of it with its numbers.
+    /// The complete text with numbers.
     pub(super) sentence: String,
 }
 
@@ -49,9 +49,10 @@ impl Words {
 }
 
 impl Facts<'_> {
-    /// The limit in words.
+    /// The text of a limit.
     pub(super) fn words(&self, limit: Limit<'_, '_>) -> Words {
-        let waits = format!("while the trainer waits {} of the time", percent(self.wait_share));
+        let waits =
+            format!("while the trainer waits {} of {}", percent(self.wait_share), self.window());
         match limit {
             Limit::Trainer => {
                 Words::new("trainer", "loading is not the limit", "", self.of_trainer())
@@ -102,7 +103,7 @@ impl Facts<'_> {
         }
     }
 
-    /// How far the numbers lie beyond the thresholds of the rule that found this limit.
+    /// The certainty, by the distance of the numbers from the thresholds of the rule.
     pub(super) fn certainty(&self, limit: Limit<'_, '_>) -> Certainty {
         let by_numbers = match limit {
             Limit::Trainer => Certainty::above(self.wait_share < CLEARLY_NO_WAIT),
@@ -114,7 +115,7 @@ impl Facts<'_> {
             }
             Limit::Stage(stage) => Certainty::above(stage.utilisation >= SURELY_ALL_BUSY),
             Limit::Tail(..) | Limit::RingFull { .. } => Certainty::Likely,
-            // What is left when nothing else is busy.
+            // By exclusion: nothing else is busy.
             Limit::RingSmall { .. } => Certainty::Possible,
         };
         let is_short = self.seconds() < FEW_SECONDS || self.session.batches_published < FEW_BATCHES;
@@ -123,8 +124,9 @@ impl Facts<'_> {
 
     fn of_trainer(&self) -> String {
         format!(
-            "loading is not the limit: the trainer waited for data {} of the time",
-            percent(self.wait_share)
+            "loading is not the limit: the trainer waited for data {} of {}",
+            percent(self.wait_share),
+            self.window()
         )
     }
 
@@ -151,7 +153,7 @@ impl Facts<'_> {
                 },
             )
         } else if self.used_cores() >= ALL_BUSY * self.granted_cores() {
-            let remedy = "give the daemon more cores".to_owned();
+            let remedy = self.more_cores().unwrap_or("make the samples smaller").to_owned();
             (format!("{:.1} at once", fetch.busy), remedy.clone(), remedy)
         } else {
             (
@@ -217,7 +219,7 @@ impl Facts<'_> {
         Words::new(&report.name, &what, &advice, sentence)
     }
 
-    /// A stage of the user's own Python, by what its workers do.
+    /// The text for a Python stage, by the activity of its workers.
     #[expect(clippy::cast_precision_loss, reason = "metrics")]
     fn of_python(
         &self,
@@ -241,7 +243,16 @@ impl Facts<'_> {
         let restarts = python.num_starts > u64::from(workers)
             && python.start_seconds >= STARTS_THAT_MATTER * self.seconds() * f64::from(workers);
         let copied = if is_busy { 0.0 } else { python.copy_seconds };
-        let (why, remedy, advice) = if restarts && !is_busy {
+        let hangs = !is_busy && self.timeouts().is_some_and(|hung| std::ptr::eq(hung, stage));
+        let (why, remedy, advice) = if hangs || python.timeout_seconds > python.worker_seconds() {
+            let why = format!(
+                "{} of its calls exceeded its `timeout`, after {} each, so {busy}",
+                python.num_timeouts,
+                duration(python.timeout_seconds / python.num_timeouts.max(1) as f64),
+            );
+            let advice = format!("see in the log which {tasks} hang");
+            (why, format!("{advice}, or lower its `timeout`"), advice)
+        } else if restarts && !is_busy {
             let why = format!(
                 "its workers ended and were started {} times, {} each, so {busy}",
                 python.num_starts,
@@ -259,7 +270,10 @@ impl Facts<'_> {
                 let raise = format!("raise its `workers` from {workers}");
                 (why, format!("{raise}, or {native}"), raise)
             } else {
-                let cores = format!("give the daemon more cores, or {native}");
+                let cores = match self.more_cores() {
+                    Some(cores) => format!("{cores}, or {native}"),
+                    None => native.to_owned(),
+                };
                 (why, format!("{cores}; more workers help where the function waits"), cores)
             }
         } else {
@@ -283,7 +297,12 @@ impl Facts<'_> {
         Words::new(&stage.report.name, &what, &advice, sentence)
     }
 
-    /// What to do: for the sentence, and in a few words.
+    /// The remedy for a lack of cores, if the machine has more.
+    fn more_cores(&self) -> Option<&'static str> {
+        self.can_have_more_cores().then_some("give the daemon more cores")
+    }
+
+    /// The remedy for the sentence, and as a short phrase.
     fn remedy(&self, stage: &StageFacts<'_>) -> (String, String) {
         let granted = self.granted_cores();
         let concurrency = stage.report.concurrency;
@@ -297,12 +316,21 @@ impl Facts<'_> {
                 true => ", or set cpu.policy = \"batch\" or \"normal\"",
                 false => "",
             };
+            let (remedy, advice) = if self.can_have_more_cores() {
+                let reserve = "reserve cores for the daemon (cpu.cores)";
+                (reserve, reserve)
+            } else {
+                (
+                    "make the samples cheaper, or stop other work on this machine",
+                    "make the samples cheaper",
+                )
+            };
             let sentence = format!(
                 "other processes use the cores: its tasks waited for a core {} of their time and got {own_cores:.1} of \
-                 {granted:.1} cores; reserve cores for the daemon (cpu.cores){or}",
+                 {granted:.1} cores; {remedy}{or}",
                 percent(stage.ready_share),
             );
-            return (sentence, "reserve cores for the daemon (cpu.cores)".to_owned());
+            return (sentence, advice.to_owned());
         }
         let is_auto = stage.report.concurrency_reason.contains("thread");
         let raise = format!("raise its `concurrency` from {concurrency}");
@@ -318,11 +346,14 @@ impl Facts<'_> {
         if !is_auto && f64::from(concurrency) < granted {
             return (raise.clone(), raise);
         }
-        let cores = "give the daemon more cores";
-        (format!("{cores}, or make the samples cheaper"), cores.to_owned())
+        let cheaper = "make the samples cheaper";
+        match self.more_cores() {
+            Some(cores) => (format!("{cores}, or {cheaper}"), cores.to_owned()),
+            None => (format!("{cheaper}: this machine has no more cores"), cheaper.to_owned()),
+        }
     }
 
-    /// What slow samples add to a stage that is the limit anyway.
+    /// The addition about slow samples for a stage that is the limit anyway.
     fn word_of_tail(&self, stage: &StageFacts<'_>) -> String {
         let tail = stage.tail().filter(|tail| {
             !stage.is_kept_off()

@@ -1,10 +1,11 @@
 //! The thresholds of the rules in [`super`]; shares of the time unless the comment says otherwise.
 
-/// Below this share of the time spent waiting, loading is not the trainer's limit.
-pub(crate) const WAIT_SHARE_THAT_MATTERS: f64 = 0.02;
+/// Below this share of the time spent waiting, loading is not the trainer's limit, and a faster loader is not worth the work
+/// (SPDL's optimization guide). `forebay headspace` and `forebay.headspace` have the same bound.
+pub const WAIT_SHARE_THAT_MATTERS: f64 = 0.05;
 /// Below this share there is clearly no wait.
-pub(super) const CLEARLY_NO_WAIT: f64 = 0.01;
-/// Over a shorter time, or fewer batches, nothing is sure.
+pub(super) const CLEARLY_NO_WAIT: f64 = 0.025;
+/// A shorter time, or fewer batches, gives little certainty.
 pub(super) const FEW_SECONDS: f64 = 10.0;
 pub(super) const FEW_BATCHES: u64 = 10;
 /// The CPU budget is the limit when work threads are throttled for this share.
@@ -27,9 +28,9 @@ pub(super) const EXPLAINS_WAIT: f64 = 0.25;
 pub(super) const KEPT_OFF: f64 = 0.15;
 /// A task that sleeps for this share of its time needs threads rather than cores.
 pub(super) const MOSTLY_ASLEEP: f64 = 0.5;
-/// A slow sample takes more than so many times the median ...
+/// A slow sample takes more than this multiple of the median ...
 pub(super) const SLOW: f64 = 5.0;
-/// ... and so many times the mean.
+/// ... and this multiple of the mean.
 pub(super) const SLOWER_THAN_MEAN: f64 = 2.0;
 /// A larger part of the samples is not a tail.
 pub(super) const FEW: f64 = 0.1;

@@ -1,7 +1,7 @@
-//! Weighed sums of neighbours within a row, of three colours alike.
+//! Weighted sums of neighbours within a row, equally for three colours.
 //!
-//! Four results of a colour lie in a half of a register. Their first two weighed pixels lie within sixteen bytes of the
-//! plane; one shuffle brings them to their places, one multiplication weighs and adds them. So for the next two.
+//! Four results of a colour are in half of a register. Their first two weighted pixels are within sixteen bytes of the
+//! plane; one shuffle moves them into place, one multiplication weights and adds them. Likewise for the next two.
 
 use std::arch::x86_64::*;
 
@@ -15,35 +15,35 @@ const NONE: u8 = 0x80;
 /// Results in half a register.
 const QUAD: usize = 4;
 
-/// Two weights of eight results, and which bytes they are of.
+/// Two weights of eight results, and the bytes that they apply to.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 struct Step {
     /// For each half, counted from its offset.
     places: [u8; 32],
     weights: [i16; 16],
-    /// Where each half's sixteen bytes begin.
+    /// The start of each half's sixteen bytes.
     offsets: [u32; 2],
 }
 
 const EMPTY: Step = Step { places: [NONE; 32], weights: [0; 16], offsets: [0; 2] };
 
-/// How the results of a row come out of its source.
+/// How the results of a row are computed from its source.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
-    /// What it is made of, and whether mirrored.
+    /// Its parameters, and whether it is mirrored.
     key: Option<(Key, bool)>,
-    /// For each block four registers, each of `pairs` steps. Their lower halves hold its first 16 results, the upper
-    /// ones the others, so that packing puts them in order.
+    /// For each block four registers, each of `pairs` steps. Their lower halves have its first 16 results, the upper
+    /// halves the others, so that packing puts them in order.
     steps: Vec<Step>,
     pairs: usize,
-    /// All offsets are below.
+    /// All offsets are below this.
     width: usize,
     precision: u32,
 }
 
 impl Gather {
-    /// `false`: pixels of neighbouring results lie too far apart.
+    /// `false`: pixels of neighbouring results are too far apart.
     pub(crate) fn make(&mut self, columns: &Axis, key: Key, mirror: bool) -> bool {
         let pairs = columns.most_pairs().max(1);
         if self.key == Some((key, mirror)) {
@@ -64,7 +64,7 @@ impl Gather {
         is_near
     }
 
-    /// Notes a pair of weights of four results.
+    /// Adds a pair of weights of four results.
     fn put(&mut self, columns: &Axis, mirror: bool, quad: usize, pair: usize) -> bool {
         let results = (quad * QUAD..columns.places().min((quad + 1) * QUAD)).map(|result| {
             let place = if mirror { columns.places() - 1 - result } else { result };
@@ -102,7 +102,7 @@ impl Gather {
         self.steps.capacity() * size_of::<Step>()
     }
 
-    /// The results of a row.
+    /// Computes the results of a row.
     #[target_feature(enable = "avx2")]
     pub(super) fn row(&self, planes: [&[u8]; 3], to: Line<'_>) {
         assert!(
@@ -117,7 +117,7 @@ impl Gather {
         }
     }
 
-    /// The planes have been compared with `width`.
+    /// The caller has compared the planes with `width`.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn blocks<const PAIRS: usize>(&self, planes: [&[u8]; 3], mut to: Line<'_>) {
@@ -161,7 +161,7 @@ impl Gather {
     }
 }
 
-/// Writes a block of one colour, or what the line has room for.
+/// Writes a block of one colour, or as much as fits the line.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn store_or_cut(colour: __m256i, line: &mut [u8]) {
@@ -174,7 +174,7 @@ fn store_or_cut(colour: __m256i, line: &mut [u8]) {
     line.copy_from_slice(&block[..line.len()]);
 }
 
-/// Writes a block of pixels, or what the line has room for.
+/// Writes a block of pixels, or as much as fits the line.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn interleave(colours: [__m256i; 3], line: &mut [u8]) {
@@ -187,7 +187,7 @@ fn interleave(colours: [__m256i; 3], line: &mut [u8]) {
     line.copy_from_slice(&block[..line.len()]);
 }
 
-/// For each byte of sixteen pixels, in three parts, and each colour: which of the colour's bytes it is.
+/// For each byte of sixteen pixels, in three parts, and each colour: the index of the colour's byte.
 const TO_PIXELS: [[[u8; 16]; 3]; 3] = {
     let mut places = [[[NONE; 16]; 3]; 3];
     let mut byte = 0;
@@ -198,7 +198,7 @@ const TO_PIXELS: [[[u8; 16]; 3]; 3] = {
     places
 };
 
-/// For each colour and each part of sixteen pixels: which of the part's bytes are the colour's.
+/// For each colour and each part of sixteen pixels: the indices of the colour's bytes in the part.
 const TO_COLOURS: [[[u8; 16]; 3]; 3] = {
     let mut places = [[[NONE; 16]; 3]; 3];
     let mut byte = 0;
@@ -220,7 +220,7 @@ const THIRDS: [u8; 48] = {
     thirds
 };
 
-/// A byte's place in its part.
+/// A byte's index in its part.
 const SIXTEENTHS: [u8; 48] = {
     let mut places = [0; 48];
     let mut at = 1;
@@ -231,7 +231,7 @@ const SIXTEENTHS: [u8; 48] = {
     places
 };
 
-/// One of three mixtures of three times sixteen bytes.
+/// One of three combinations of three times sixteen bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn mix(from: [__m128i; 3], places: &[[u8; 16]; 3]) -> __m128i {
@@ -248,7 +248,7 @@ fn store_half(bytes: __m128i, place: &mut [u8; 16]) {
     unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), bytes) }
 }
 
-/// The colours of interleaved pixels, sixteen at a time.
+/// Separates the colours of interleaved pixels, sixteen at a time.
 #[target_feature(enable = "avx2")]
 pub(super) fn separate(line: &[u8], [red, green, blue]: [&mut [u8]; 3]) {
     let planes = [red, green, blue].map(|plane| plane.as_chunks_mut::<16>().0);

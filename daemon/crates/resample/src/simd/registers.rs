@@ -1,15 +1,15 @@
-//! Loads and stores of whole registers, and what both directions need of them.
+//! Loads and stores of whole registers, and definitions for both directions.
 
 use std::arch::x86_64::*;
 
-/// Results that are made together.
+/// Results that are computed together.
 pub(crate) const BLOCK: usize = 32;
-/// Behind the samples of a plane, so that sixteen bytes can be read from each of them.
+/// Padding after the samples of a plane, so that sixteen bytes can be read from each of them.
 pub(crate) const PLANE_SLACK: usize = 16;
-/// Pairs of weights that a place may have.
+/// Maximal pairs of weights per position.
 pub(crate) const MOST_PAIRS: usize = 4;
 
-/// Where the results of a row go.
+/// The destination of a row's results.
 #[derive(Debug)]
 pub(crate) enum Line<'l> {
     Interleaved(&'l mut [u8]),
@@ -37,8 +37,8 @@ pub(super) fn load_half(bytes: &[u8; 16]) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
-/// Sums with half a unit at the start, without the bits behind the point, as bytes: in each half of the registers' four
-/// numbers the first one's, the second one's and so on.
+/// Converts sums, which include half a unit for rounding, to bytes without the fractional bits: each half of the result
+/// has four numbers of the first register, then of the second one, and so on.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn descale(sums: [__m256i; 4], precision: __m256i) -> __m256i {

@@ -1,4 +1,4 @@
-//! Weighed sums of rows.
+//! Weighted sums of rows.
 
 use std::arch::x86_64::*;
 
@@ -6,11 +6,11 @@ use crate::request::Source;
 
 use super::registers::{all, descale, half_a_unit, load, store};
 
-/// Bytes that are made together.
+/// Bytes that are computed together.
 const STEP: usize = 32;
 
 /// The sum of up to `2 · PAIRS` rows, all as long as `out`.
-// Loops in place of closures and `map`: those are not always compiled for the processor that their caller is for.
+// Loops instead of closures and `map`: those are not always compiled for the caller's target features.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn weigh<const PAIRS: usize>(
@@ -26,7 +26,7 @@ pub(super) fn weigh<const PAIRS: usize>(
         let mut bits = [0; 2];
         for (which, (row, bits)) in rows.iter_mut().zip(&mut bits).enumerate() {
             let at = pair * 2 + which;
-            // A row without a weight is any row.
+            // A row without a weight may be any row.
             let (at, weight) = weights.get(at).map_or((0, 0), |weight| (at, *weight));
             let at = (first + at).min(source.height as usize - 1);
             *row = &source.pixels[at * source.pitch_bytes..][..out.len()];
@@ -39,12 +39,12 @@ pub(super) fn weigh<const PAIRS: usize>(
     };
     steps(&rows, 0, &pairs, precision, out);
     if !out.len().is_multiple_of(STEP) {
-        // The last ones again, with those behind them.
+        // The last full step again, up to the end.
         steps(&rows, last, &pairs, precision, out);
     }
 }
 
-/// Whole steps from a byte on.
+/// Full steps from a byte on.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn steps<const PAIRS: usize>(

@@ -1,4 +1,4 @@
-//! Reads of samples by several threads, and how many they were.
+//! Reads samples with several threads, and counts them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,22 +13,22 @@ use crate::cli::doctor::finding::{Finding, Weight};
 use forebay_config::DatasetConfig;
 use forebay_engine::Stream;
 use forebay_observe::TimeHistogram;
-use forebay_source::storage::RetryClass;
+use forebay_storage::RetryClass;
 
-/// Results.
+/// The results of reading.
 #[derive(Debug, Default)]
 pub(in crate::cli::doctor) struct Reading {
     pub(in crate::cli::doctor) findings: Vec<Finding>,
-    /// The mean; 0 where nothing was read.
+    /// The mean; 0 if nothing was read.
     pub(in crate::cli::doctor) bytes_per_sample: u64,
 }
 
-/// After an error that may pass.
+/// The pause after a temporary error.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The gain from which twice the concurrency is recommended.
 pub(super) const WORTHWHILE: f64 = 1.2;
 
-/// Nothing could be read.
+/// The result if nothing could be read.
 pub(super) fn unreadable(rates: &[Rate]) -> Reading {
     let error = rates.iter().find_map(|rate| rate.error.clone());
     let reason = format!("cannot read any sample: {}", error.unwrap_or_default());
@@ -42,7 +42,7 @@ pub(super) struct Rate {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
     pub(super) mean_seconds: f64,
-    /// What ended a thread's reading, the first of them.
+    /// The first error that ended a thread's reading.
     pub(super) error: Option<String>,
 }
 
@@ -58,7 +58,8 @@ impl Rate {
     }
 }
 
-/// `turn` counts through the dataset in large steps, so that no sample is read twice soon.
+/// Reads samples for `time`. `turn` steps through the dataset in large steps, so that no sample is read twice within a
+/// short time.
 pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU64) -> Rate {
     let times = TimeHistogram::default();
     let (samples, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -69,7 +70,7 @@ pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU
             scope.spawn(|| {
                 let mut buffer = Vec::new();
                 while begin.elapsed() < time {
-                    // Relaxed, all of them: figures.
+                    // Relaxed, here and below: metrics.
                     let step = turn.fetch_add(1, Ordering::Relaxed);
                     let sample = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % stream.sample_count();
                     let started = Instant::now();
@@ -100,7 +101,7 @@ pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU
     }
 }
 
-/// Reads a sample. The error says whether it may pass, and why it is.
+/// Reads a sample. The error has a flag for temporary errors, and the reason.
 fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> Result<u64, (bool, String)> {
     if stream.config().datasets().any(DatasetConfig::is_remote) {
         let read = stream.read_bytes(id, buffer);
@@ -116,7 +117,7 @@ fn read_file(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Re
         Some(length) => length,
         None => file.metadata()?.len().saturating_sub(range.offset),
     };
-    // Cached data says nothing of the disk. Where the cache cannot be dropped, it is measured too.
+    // Cached data does not measure the disk. If the page cache cannot be dropped, it is measured too.
     let _ = fadvise(&file, range.offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
     buffer.resize(usize::try_from(length).unwrap_or(0), 0);
     file.read_exact_at(buffer, range.offset)?;

@@ -1,5 +1,5 @@
-//! Measures a storage that answers requests, from this machine: how soon an answer begins, and what more requests at once
-//! bring.
+//! Measures a storage that serves requests, from this machine: the latency of a response, and the gain of more
+//! concurrent requests.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use forebay_observe::{RequestReport, format_bytes};
 use super::reading::{Rate, Reading, WORTHWHILE, read, unreadable};
 use crate::cli::doctor::finding::{Finding, Weight};
 
-/// Requests at once that are tried, as long as more bring more.
+/// The tried numbers of concurrent requests; the series ends if more of them are not faster.
 const AT_ONCE: [u32; 5] = [1, 4, 16, 64, 256];
-/// The share of refused requests from which the server has no room.
+/// The share of refused requests at which the server counts as overloaded.
 const REFUSED: f64 = 0.01;
 
-/// One number of requests at once.
+/// The result for a number of concurrent requests.
 struct Level {
     at_once: u32,
     rate: Rate,
@@ -23,7 +23,7 @@ struct Level {
 }
 
 impl Level {
-    /// Whether more of its requests are refused than of one at a time.
+    /// Whether its share of refused requests is higher than with one request at a time.
     fn is_refused(&self, alone: &Level) -> bool {
         self.requests.refused_share() >= REFUSED + 2.0 * alone.requests.refused_share()
     }
@@ -52,7 +52,7 @@ pub(super) fn measure(stream: &Stream, time: Duration, turn: &AtomicU64) -> Read
     Reading { findings: vec![finding], bytes_per_sample }
 }
 
-/// `configured`: the fewest and the most reads under way at once.
+/// `configured`: the minimum and the maximum number of concurrent reads.
 fn judge(levels: &[Level], bytes_per_sample: u64, (fewest, most): (u32, u32)) -> Finding {
     let alone = &levels[0];
     let best = levels
@@ -87,7 +87,7 @@ fn judge(levels: &[Level], bytes_per_sample: u64, (fewest, most): (u32, u32)) ->
                 format!("{state}; {share:.0} % are refused (429 or 503), even one at a time");
             Finding::new(Weight::Costly, "storage", state, "ask its operator for more room")
         }
-        // "auto" finds it by itself.
+        // "auto" finds it automatically.
         _ if fewest == most && most < best.at_once => Finding::new(
             Weight::Minor,
             "storage",
@@ -116,8 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn more_requests_are_advised_where_the_configuration_holds_fewer_and_fewer_where_they_are_refused()
-     {
+    fn more_requests_are_advised_if_faster_and_fewer_if_refused() {
         let levels = [level(1, 30, 0), level(4, 120, 0), level(16, 480, 0), level(64, 500, 0)];
         let found = judge(&levels, 1000, (16, 256));
         assert_eq!(found.weight, Weight::Good);

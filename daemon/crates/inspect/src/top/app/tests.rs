@@ -1,11 +1,11 @@
-//! Keys, and daemons that take each other's place.
+//! Tests of keys and of daemons that replace each other.
 
 use std::sync::mpsc::sync_channel;
 
 use super::super::testing::Script;
 use super::*;
 
-/// An app whose daemons answer what the test says.
+/// An app with simulated daemons.
 fn app(daemons: &[(&str, Script)], wanted: Wanted) -> App {
     let mut app = App::new(Wanted::Named(Vec::new()), Duration::from_millis(500), false).unwrap();
     app.wanted = wanted;
@@ -19,7 +19,7 @@ fn add(app: &mut App, socket: &str, script: &Script) {
     let (sender, answers) = sync_channel(4);
     let report = Ok(Box::new(script.report()));
     sender.send(Answer { at: Instant::now(), report }).unwrap();
-    // The sender is dropped: an app without further answers goes on.
+    // The sender is dropped: the app continues without further responses.
     app.add(socket.into(), answers, false);
 }
 
@@ -62,7 +62,7 @@ fn keys_move_open_and_quit() {
     assert_eq!(shown_rank(&mut app), Some(0));
     press(&mut app, KeyCode::BackTab);
     assert_eq!(shown_rank(&mut app), Some(2));
-    // The table, one opened from it, and back.
+    // The table, a daemon opened from it, and back.
     press(&mut app, KeyCode::Char('a'));
     assert!(app.screen().is_overview);
     press(&mut app, KeyCode::Enter);
@@ -79,7 +79,7 @@ fn keys_move_open_and_quit() {
 }
 
 #[test]
-fn keys_do_nothing_where_there_is_no_daemon() {
+fn keys_do_nothing_without_a_daemon() {
     let mut app = app(&[], Wanted::Named(Vec::new()));
     press(&mut app, KeyCode::Tab);
     press(&mut app, KeyCode::Enter);
@@ -88,12 +88,12 @@ fn keys_do_nothing_where_there_is_no_daemon() {
 }
 
 #[test]
-fn a_daemon_that_was_started_again_takes_the_place_of_the_one_before() {
+fn restarted_daemon_replaces_its_predecessor() {
     let mut app = app(&ranks(2), Wanted::Named(vec!["/run/0.sock".into()]));
     app.take_in().unwrap();
     press(&mut app, KeyCode::Tab);
     lose(&mut app, "/run/1.sock", Instant::now());
-    // What serves another rank does not.
+    // A daemon of a different rank does not replace it.
     add(&mut app, "/run/8.sock", &Script { pid: 8, rank: 8, ..Script::default() });
     add(&mut app, "/run/9.sock", &Script { pid: 9, rank: 1, ..Script::default() });
     app.watched.iter_mut().skip(2).for_each(|one| one.is_candidate = true);
@@ -109,7 +109,7 @@ fn a_daemon_that_was_started_again_takes_the_place_of_the_one_before() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_stays_while_it_is_the_only_one_and_is_forgotten_beside_others() {
+fn lost_daemon_is_removed_only_if_others_are_left() {
     let long_ago = Instant::now().checked_sub(FORGOTTEN_AFTER * 2).unwrap();
     let mut alone = app(&ranks(1), Wanted::Automatic);
     alone.take_in().unwrap();

@@ -1,5 +1,5 @@
-//! The screens of made-up daemons, compared with the text files beside this one. `FOREBAY_UPDATE_SCREENS=1` writes them
-//! anew; check the difference.
+//! Compares the screens of simulated daemons with the text files in this folder. `FOREBAY_UPDATE_SCREENS=1` rewrites
+//! the files; check the difference.
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ fn one_daemon_at_work() {
 }
 
 #[test]
-fn a_stage_that_is_the_limit_a_stall_and_bad_samples() {
+fn limiting_stage_stall_and_bad_samples() {
     let script = Script {
         batches: 300,
         waited: 27.0,
@@ -96,7 +96,7 @@ fn a_stage_that_is_the_limit_a_stall_and_bad_samples() {
 }
 
 #[test]
-fn a_python_stage_says_what_takes_most_of_its_function() {
+fn python_stage_shows_its_hot_spot() {
     let stages = vec![("fetch", 16, 0.002, 0.97), ("augment", 2, 0.0041, 0.02)];
     let snapshots = Script { stages, limit: "augment", ..at_work() }.snapshots(0, None, |report| {
         let stage = &mut report.streams[0].stages[1];
@@ -109,12 +109,12 @@ fn a_python_stage_says_what_takes_most_of_its_function() {
         });
     });
     let text = as_text(&of(snapshots), 80, 24);
-    // 1,296 samples a second take 0.82 ms of a worker each.
+    // 1,296 samples per second take 0.82 ms of a worker each.
     assert!(text.contains(" 62 % Blur ") && text.contains(" 1.1 of 2 busy "), "{text}");
 }
 
 #[test]
-fn a_mixture_says_what_came_of_each_dataset() {
+fn mixture_shows_the_rows_of_each_dataset() {
     let snapshots = at_work().snapshots(0, None, |report| {
         let dataset = |name: &str, rows_published| DatasetReport {
             name: name.to_owned(),
@@ -138,7 +138,7 @@ fn no_trainer_is_attached() {
 }
 
 #[test]
-fn a_daemon_that_is_gone_keeps_its_last_figures() {
+fn lost_daemon_keeps_its_last_metrics() {
     let lost = ("asking the daemon at /run/x.sock: connect: ECONNREFUSED".to_owned(), 12.4);
     let snapshots = at_work().snapshots(0, Some(&lost), |_| {});
     compare("lost.txt", &of(snapshots), 80, 24);
@@ -186,17 +186,17 @@ fn eight_ranks_in_one_table() {
 }
 
 #[test]
-fn a_table_that_is_too_long_says_so_and_keeps_what_is_chosen() {
+fn too_long_table_says_so_and_keeps_the_selection() {
     let screen = Screen { selected: 8, ..eight_ranks() };
     compare("all_short.txt", &screen, 80, 12);
 }
 
 #[test]
-fn a_small_screen_keeps_what_matters_most() {
+fn small_screen_shows_the_most_important_parts() {
     compare("narrow.txt", &of(at_work().snapshots(0, None, missed)), 40, 12);
     let text = as_text(&of(at_work().snapshots(0, None, missed)), 20, 4);
     assert!(text.contains("samples/s"), "{text}");
-    // The smallest ones show what they can.
+    // The smallest screens show what they can.
     for (columns, rows) in [(1, 1), (3, 2), (10, 3), (79, 17), (60, 18), (200, 5)] {
         as_text(&of(at_work().snapshots(0, None, missed)), columns, rows);
         as_text(&eight_ranks(), columns, rows);
@@ -214,19 +214,19 @@ fn a_large_screen_is_used() {
 }
 
 #[test]
-fn the_help_lies_over_it() {
+fn help_covers_the_screen() {
     let screen = Screen { has_help: true, ..of(at_work().snapshots(0, None, |_| {})) };
     compare("help.txt", &screen, 80, 24);
 }
 
 #[test]
-fn nothing_to_show_says_what_is_searched() {
+fn empty_screen_names_the_searched_sockets() {
     let screen = Screen { why_empty: "no daemon listens".to_owned(), ..Screen::default() };
     assert!(as_text(&screen, 80, 24).starts_with(" no daemon listens\n"));
 }
 
 #[test]
-fn no_control_character_reaches_the_screen() {
+fn control_characters_do_not_reach_the_screen() {
     let mut report = at_work().report();
     report.verdict.sentence = "a\u{1b}[2Jb".to_owned();
     report.sessions[0].stream = "tr\u{1b}ain\u{9b}".to_owned();
@@ -243,7 +243,7 @@ fn no_control_character_reaches_the_screen() {
 }
 
 #[test]
-fn a_function_on_batches_has_a_box_and_workers_a_line_of_their_cores() {
+fn function_on_batches_has_a_box_and_workers_have_a_line() {
     let script = Script { limit: "batch.operations[0]", ..at_work() };
     let snapshots = script.snapshots(0, None, |report| {
         let used = report.cpu_seconds;

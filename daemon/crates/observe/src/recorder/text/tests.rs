@@ -1,4 +1,4 @@
-//! The text against the rules of the trace event format.
+//! Checks the text against the rules of the trace event format.
 
 use super::*;
 use crate::recorder::{Sizes, What, worker_place};
@@ -32,7 +32,7 @@ fn text_of(recording: &Recording, max_bytes: u64) -> (String, Value) {
 }
 
 #[test]
-fn every_kind_of_event_is_sound_and_carries_its_numbers() {
+fn every_kind_of_event_is_valid_and_has_its_numbers() {
     let recording = recording();
     let begun = recording.begun_ns();
     for kind in Kind::ALL {
@@ -49,7 +49,7 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
     assert_eq!((of("X").len(), of("C").len()), (Kind::ALL.len() - 1, 1));
     for event in of("X") {
         assert_eq!(event["dur"], 999.999);
-        // As exact as a double of this size.
+        // As exact as a double of this magnitude.
         let ns = base as f64 + event["ts"].as_f64().unwrap() * 1000.0;
         let expected = (scene().unix_offset_ns + begun + 1_234_567) as f64;
         assert!((ns - expected).abs() < 1000.0, "{ns} and {expected}");
@@ -69,7 +69,7 @@ fn every_kind_of_event_is_sound_and_carries_its_numbers() {
 }
 
 #[test]
-fn steps_that_follow_each_other_do_not_overlap_to_the_nanosecond() {
+fn consecutive_steps_do_not_overlap_by_a_nanosecond() {
     let recording = recording();
     let mut start = recording.begun_ns();
     for number in 0..200 {
@@ -79,7 +79,7 @@ fn steps_that_follow_each_other_do_not_overlap_to_the_nanosecond() {
     }
     let (_, value) = text_of(&recording, MAX_TEXT_BYTES);
     let events = value["traceEvents"].as_array().unwrap();
-    // As Perfetto reads a number of microseconds.
+    // As Perfetto parses microseconds.
     let nanoseconds = |value: &Value| (value.as_f64().unwrap() * 1000.0).trunc();
     let steps: Vec<(f64, f64)> = events
         .iter()
@@ -108,7 +108,7 @@ fn names_are_quoted_and_unknown_ones_replaced() {
 }
 
 #[test]
-fn a_row_in_a_worker_lies_on_the_workers_track_whichever_thread_called_it() {
+fn row_in_a_worker_is_on_the_workers_track() {
     let recording = Recording::allocate(Sizes { work: [2, 0], lanes: vec![1] });
     for (thread, session, worker) in [(0, 1, 3), (1, 1, 3), (0, 1, 4), (0, 9, 3)] {
         let place = worker_place(1, worker);
@@ -129,7 +129,7 @@ fn a_row_in_a_worker_lies_on_the_workers_track_whichever_thread_called_it() {
         spans.into_iter().map(|span| (track(span), &span["name"])).collect();
     found.sort_by(|one, other| one.0.cmp(&other.0));
     let (third, fourth) = ("crop 3 (Python, tr\"ain)", "crop 4 (Python, tr\"ain)");
-    // Of a session that has ended, no stage and no track is known.
+    // The stage and the track of an ended session are unknown.
     let expected = [(third, "crop"), (third, "crop"), (fourth, "crop"), ("work 0", "stage 1")]
         .map(|(track, stage)| (track.to_owned(), json!(format!("{stage} (Python)"))));
     assert_eq!(found.len(), 4);
@@ -140,7 +140,7 @@ fn a_row_in_a_worker_lies_on_the_workers_track_whichever_thread_called_it() {
 }
 
 #[test]
-fn a_batch_in_a_worker_lies_on_a_track_behind_those_of_stages_and_has_no_sample() {
+fn batch_in_a_worker_has_a_track_after_the_stages_and_no_sample() {
     let recording = Recording::allocate(Sizes { work: [1, 0], lanes: vec![1] });
     let place = worker_place(2, 1);
     let what = What { session: 1, batch: 7, place, ..What::of(Kind::PythonBatch) };
@@ -159,7 +159,7 @@ fn a_batch_in_a_worker_lies_on_a_track_behind_those_of_stages_and_has_no_sample(
 }
 
 #[test]
-fn a_text_that_grows_too_long_is_cut_and_says_so() {
+fn too_long_text_is_truncated_with_a_note() {
     let recording = recording();
     for row in 0..10_000 {
         recording.push(Track::Engine, 1, 2, What { row, ..What::of(Kind::Stage) });

@@ -1,9 +1,9 @@
-//! What limits a storage that answers requests.
+//! The limits of a storage that serves requests.
 
 use super::*;
 
 #[test]
-fn a_storage_that_answers_requests_is_limited_by_latency_bandwidth_or_what_it_refuses() {
+fn requests_are_limited_by_latency_bandwidth_or_refusals() {
     let fetch = stage("fetch", 16, &[(0.16, 1000)], ASLEEP, 0.0);
     let mut pipeline =
         Pipeline::of(vec![fetch, stage("work", 4, &[(0.0001, 1000)], ON_A_CORE, 0.0)]);

@@ -1,0 +1,502 @@
+//! An attached client: its position in the order, its ring, its open batches. Owned by the engine thread.
+//!
+//! [`Session::advance`] does everything that is possible now and may be called at any time: it takes the client's
+//! returns, handles failed rows, publishes complete batches in order and opens new batches while slots are free.
+
+mod batches;
+mod client_watch;
+mod metrics;
+mod open_group;
+mod opening;
+mod order_cursor;
+mod progress;
+mod recording;
+mod replay;
+mod ring;
+mod seek_debt;
+mod substitutes;
+mod substitution;
+mod takeover;
+mod terms;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_protocol::frames::{
+    Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned, RestartPolicy,
+};
+use forebay_protocol::ids::{BatchNumber, Position};
+use forebay_protocol::lease::SlotState;
+use forebay_protocol::observing::ReplayRequest;
+use forebay_protocol::publish::{Descriptor, PublishWriter};
+use forebay_protocol::returns::ReturnReader;
+use forebay_protocol::segment::{Access, SegmentError};
+use forebay_protocol::slots::split_rows;
+use forebay_protocol::socket::Connection;
+use forebay_protocol::sync::Ordering;
+use tokio::sync::mpsc;
+
+use self::batches::{Batches, OpenBatch};
+use self::client_watch::ClientWatch;
+use self::order_cursor::OrderCursor;
+pub(crate) use self::progress::{FrontBatch, FullRing, WaitingRow};
+pub(crate) use self::recording::ClientCounters;
+use self::replay::{Replay, ReplaySession};
+use self::ring::{Ring, RingMemory};
+use self::seek_debt::SeekDebt;
+use self::substitutes::Substitutes;
+pub(crate) use self::takeover::Takeover;
+use self::takeover::create_segment;
+pub use self::terms::SessionEnd;
+pub use self::terms::SessionTerms;
+use self::terms::tensor_entries;
+pub(crate) use self::terms::{SessionFault, ring_bytes};
+use crate::ground::row_cells::{RowFailure, appended_traceback};
+use crate::ground::stream::Stream;
+use crate::ground::turns::{Taken, Turns};
+use crate::ground::units::Units;
+use crate::ground::waker::Waker;
+use crate::ground::work::{FetchJob, SessionWork};
+use forebay_order::Schedule;
+
+/// Log target for errors that are also sent to a client and raised there; a log that the client's user reads, too,
+/// omits them.
+pub const SENT_TO_CLIENT: &str = "forebay::sent";
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Session {
+    pub number: u64,
+    pub stream: Arc<Stream>,
+    pub stream_number: usize,
+    pub rank: u32,
+    pub world_size: u32,
+    pub work: Arc<SessionWork>,
+    order: OrderCursor,
+    pub(crate) ring: Ring,
+    batches: Batches,
+    pub(crate) substitutes: Substitutes,
+    client_watch: ClientWatch,
+    outbox: mpsc::Sender<DaemonFrame>,
+    /// Set once nothing more can be published.
+    fault: Option<Fault>,
+    /// Whether a complete batch waits for a work thread to finish it.
+    pub wake_workers: bool,
+    replay: Replay,
+    seek_debt: SeekDebt,
+    /// The client's counters at the last [`advance`](Self::advance).
+    taken: Taken,
+    /// Rows published by all sessions of the daemon.
+    rows_published: Rc<Cell<u64>>,
+}
+
+/// A client's `Seek` request.
+#[derive(Debug, Clone, Copy)]
+pub struct Seek {
+    /// The client's counter of seeks.
+    pub serial: u64,
+    /// The new position.
+    pub position: Position,
+    /// Substitutes already counted in the position's epoch.
+    pub substitutes: u64,
+}
+
+impl Session {
+    /// Creates the rings, over the client's memory if it supplies some, and takes the position. Nothing is fetched
+    /// before the first [`advance`](Self::advance).
+    #[expect(clippy::too_many_arguments, reason = "what a session is made of, named one by one")]
+    pub(crate) fn new(
+        number: u64,
+        stream: &Arc<Stream>,
+        stream_number: usize,
+        units: Option<Arc<Units<FetchJob>>>,
+        request: &Attach,
+        takeover: Takeover,
+        restart_policy: RestartPolicy,
+        connection: Rc<Connection>,
+        outbox: mpsc::Sender<DaemonFrame>,
+        rows_published: Rc<Cell<u64>>,
+    ) -> Result<(Self, SessionTerms), SessionFault> {
+        let config = &stream.config;
+        let schedule = Schedule::of(
+            stream.selection().clone(),
+            stream.dealing(),
+            request.rank,
+            request.world_size,
+        )?;
+        let next = schedule.normalise(request.position)?;
+        let slots = config.ring.slots;
+        let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
+        let Takeover { data, table, serial, held, named } = takeover;
+        let kept = data.descriptor().try_clone_to_owned().map_err(|source| SegmentError::Call {
+            what: "data",
+            call: "dup",
+            source,
+        })?;
+        let replay = Replay::new(ReplaySession {
+            number,
+            world_size: request.world_size,
+            hold: config.ring.hold,
+            slot_bytes: stream.layout.slot_bytes(),
+            data: Arc::new(kept.into()),
+        });
+        let publish = create_segment(named, "publish", publish_bytes)?;
+        let returns = create_segment(named, "return", return_bytes)?;
+        let rows = split_rows(data.map()?, &stream.layout, slots);
+        let writer = PublishWriter::new(Arc::new(publish.map()?), slots, stream.tensors().len());
+        let reader = ReturnReader::new(Arc::new(returns.map()?), slots);
+        publish.seal(Access::ReadOnly)?;
+        returns.seal(Access::ReadWrite)?;
+        let terms = Attached {
+            session: number,
+            stream: config.name.clone(),
+            tensors: stream.tensors().to_vec(),
+            batch_size: config.batch.size.get(),
+            slots,
+            hold: config.ring.hold,
+            slot_bytes: stream.layout.slot_bytes(),
+            publish_bytes,
+            return_bytes,
+            start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
+            batches_per_epoch: schedule.batches_per_epoch(),
+            samples_per_epoch: schedule.samples(),
+            epochs: config.order.epochs,
+            dataset_fingerprint: stream.dataset_fingerprint,
+            config_fingerprint: stream.config_fingerprint,
+            stream_version: stream.version(),
+            // Named memory cannot be passed to another daemon.
+            restart_policy: if named { RestartPolicy::Never } else { restart_policy },
+            identity: stream.identity(),
+            python_sources: stream.python_sources(),
+        };
+        let memory = RingMemory {
+            bytes: data_bytes + publish_bytes + return_bytes,
+            huge_pages: data.huge_pages(),
+        };
+        let work = Arc::new(SessionWork::new(number, Arc::clone(stream), units, rows));
+        work.make_cells_ahead();
+        let session = Self {
+            number,
+            stream: Arc::clone(stream),
+            stream_number,
+            rank: request.rank,
+            world_size: request.world_size,
+            work,
+            order: OrderCursor::new(schedule, next, serial),
+            ring: Ring::new(
+                (table, slots, held),
+                writer,
+                reader,
+                connection,
+                memory,
+                stream.clock.clone(),
+            ),
+            batches: Batches::default(),
+            substitutes: Substitutes::new(request.position, next, request.substitutes),
+            client_watch: ClientWatch::default(),
+            outbox,
+            fault: None,
+            wake_workers: false,
+            replay,
+            seek_debt: SeekDebt::new(u64::from(slots) * u64::from(config.batch.size.get())),
+            taken: Taken::default(),
+            rows_published,
+        };
+        Ok((session, SessionTerms::new(terms, [data, publish, returns])))
+    }
+
+    /// Does everything that is possible now. True: there are rows to fetch.
+    pub fn advance(&mut self) -> Result<bool, SessionEnd> {
+        self.settle_seeks();
+        loop {
+            self.take_returns()?;
+            self.replay.advance(self.batches.is_idle(), &mut self.ring);
+            self.batches.reap_cancelled(&self.work, &mut self.ring);
+            self.substitute_failed_rows();
+            self.publish_complete();
+            self.finish_ahead();
+            self.open_batches();
+            if !self.request_wake()? {
+                break;
+            }
+        }
+        self.note_taken();
+        Ok(self.batches.has_admissions())
+    }
+
+    /// Records how soon the client would wait, which decides the order of rows among sessions.
+    fn note_taken(&mut self) {
+        let (ring, turn) = (&self.ring, &self.work.turn);
+        let taken =
+            Taken { batches: ring.taken(), at_ns: ring.taken_at_ns(), waited_ns: ring.waited_ns() };
+        turn.note_taken(self.taken, taken, ring.published().saturating_sub(taken.batches));
+        self.taken = taken;
+    }
+
+    fn take_returns(&mut self) -> Result<bool, SessionEnd> {
+        let mut any = false;
+        while let Some(word) = self.ring.take_return()? {
+            self.replay.on_return(word, &mut self.ring);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Sets the count of returns at which the client wakes the daemon. True: returns arrived meanwhile.
+    fn request_wake(&mut self) -> Result<bool, SessionEnd> {
+        if self.replay.is_working() {
+            self.ring.wake_at_next_return();
+        } else if self.fault.is_none()
+            && !self.order.is_finished()
+            && self.ring.count(SlotState::Free) == 0
+        {
+            self.ring.wake_at_half_returned();
+        } else {
+            self.ring.wake_never();
+            return Ok(false);
+        }
+        self.take_returns()
+    }
+
+    /// Lets idle work threads finish complete batches after the first one as well.
+    fn finish_ahead(&mut self) {
+        if !self.stream.has_batch_operations() || self.fault.is_some() {
+            return;
+        }
+        for batch in self.batches.open.iter().skip(1) {
+            let slot = &self.work.slots[usize::from(batch.slot.0)];
+            let is_made = slot.is_complete() && !slot.has_failed() && batch.failed.is_none();
+            self.wake_workers |= is_made && slot.request_finishing();
+        }
+    }
+
+    /// Publishes complete batches in order; a batch with a failed row ends the stream at its position.
+    fn publish_complete(&mut self) {
+        while self.fault.is_none() {
+            let Some(batch) = self.batches.open.front() else {
+                break;
+            };
+            let slot = &self.work.slots[usize::from(batch.slot.0)];
+            // A row may have failed since failed rows were substituted; it wakes the engine again.
+            if !slot.is_complete() || slot.has_failed() {
+                break;
+            }
+            if let Some((_, fault)) = &batch.failed {
+                let fault = fault.clone();
+                return self.end_with(fault);
+            }
+            let (epoch, substituted) = (batch.planned.epoch, &batch.substituted);
+            let allowed = self.substitutes_allowed();
+            if let Some(fault) = self.substitutes.over_budget(epoch, substituted, allowed) {
+                return self.end_with(fault);
+            }
+            let compacted = if self.stream.finishes_batches {
+                match slot.finished() {
+                    Some(Ok(elements)) => elements,
+                    Some(Err(failure)) => {
+                        let (order, epoch) = (batch.order, batch.planned.epoch);
+                        let fault = batch_fault((order, epoch), failure, &self.stream);
+                        return self.end_with(fault);
+                    }
+                    None => {
+                        self.wake_workers = true;
+                        break;
+                    }
+                }
+            } else {
+                Vec::new()
+            };
+            if !self.replay.before_publish(batch.slot, batch.generation, &mut self.ring) {
+                break;
+            }
+            if let Some(batch) = self.batches.open.pop_front() {
+                self.work.slots[usize::from(batch.slot.0)].close();
+                self.publish_batch(batch, &compacted);
+            }
+        }
+        let next = self.batches.open.front().map_or(self.batches.next_order, |batch| batch.order);
+        self.work.next_to_publish.store(next, Ordering::Relaxed);
+    }
+
+    fn publish_batch(&mut self, batch: OpenBatch, compacted: &[u64]) {
+        self.record_batch(&batch);
+        let planned = &batch.planned;
+        self.substitutes.publish(planned.epoch, batch.substituted);
+        let rows = planned.rows.len();
+        self.rows_published.set(self.rows_published.get() + u64::from(rows));
+        let by_dataset = self.work.slots[usize::from(batch.slot.0)].rows_by_dataset();
+        for (dataset, rows) in self.stream.datasets().iter().zip(by_dataset) {
+            dataset.rows_published.fetch_add(rows.into(), Ordering::Relaxed);
+        }
+        let after = planned.position_after;
+        self.order.published(after);
+        let descriptor = Descriptor {
+            sequence: BatchNumber(self.ring.published()),
+            slot: batch.slot,
+            generation: batch.generation,
+            payload_bytes: self.stream.layout.slot_bytes(),
+            epoch: planned.epoch,
+            position_after: after,
+            seek_serial: self.order.seek_serial(),
+            rows: rows.into(),
+            substitutes: self.substitutes.carried(after),
+            last_of_epoch: planned.last_of_rank,
+            replayed: false,
+            tensors: tensor_entries(&self.stream, rows, compacted),
+        };
+        self.ring.publish(&descriptor, batch.held_up);
+        self.replay.on_published(&descriptor, &mut self.ring);
+    }
+
+    fn end_with(&mut self, fault: Fault) {
+        tracing::error!(target: SENT_TO_CLIENT, session = self.number, "{}", fault.message);
+        self.send(DaemonFrame::Fault(fault.clone()));
+        self.fault = Some(fault);
+        self.batches.cancel_open(&self.work);
+    }
+
+    /// Sends a frame; it is dropped if the client's socket buffer is full.
+    pub fn send(&self, frame: DaemonFrame) {
+        if self.outbox.try_send(frame).is_err() {
+            tracing::warn!(
+                session = self.number,
+                "the client does not read its socket; a frame was dropped"
+            );
+        }
+    }
+
+    /// Answers seeks and moves to the last position; the client returns the batches that were published for an earlier
+    /// one. Returns the number of rows discarded. Rows that no lane has taken do not count: they cost almost nothing.
+    pub fn seek(&mut self, seeks: &[Seek]) -> u64 {
+        let mut last = None;
+        for seek in seeks {
+            match self.order.schedule().normalise(seek.position) {
+                Ok(target) => {
+                    let batches_left = self.order.schedule().batches_left(target);
+                    let answer = Positioned { serial: seek.serial, position: target, batches_left };
+                    self.send(DaemonFrame::Positioned(answer));
+                    last = Some((seek, target));
+                }
+                Err(error) => {
+                    let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
+                    self.send(DaemonFrame::Fault(fault));
+                }
+            }
+        }
+        let Some((seek, target)) = last else { return 0 };
+        let [_, _, ready, _] = self.ring.slots_by_state();
+        let thrown_away =
+            self.batches.open_rows() + ready * u64::from(self.stream.config.batch.size.get());
+        let begun = thrown_away.saturating_sub(self.batches.admissions_left() as u64);
+        self.seek_debt.charge(begun, self.rows_published.get());
+        // Finished rows are charged already.
+        self.work.turn.charge(Duration::from_nanos(self.under_way_ns()));
+        self.batches.cancel_open(&self.work);
+        self.replay.on_seek(&mut self.ring);
+        self.fault = None;
+        self.order.seek(seek.serial, target);
+        self.substitutes.seek(seek.position, target, seek.substitutes);
+        begun
+    }
+
+    /// A session whose seeks discard many rows yields to other sessions.
+    fn settle_seeks(&mut self) {
+        let yields = self.seek_debt.settle(self.rows_published.get());
+        self.work.set_yields(yields);
+    }
+
+    /// Whether a process may have batches replayed; the error is the reason for a refusal.
+    pub(crate) fn allows_replay(&self, is_own: bool) -> Result<(), String> {
+        let stream = self.stream.name();
+        match self.stream.config.session.allow_headspace {
+            Some(false) => Err(format!(
+                "stream `{stream}` does not allow a replay: session.allow_headspace is false"
+            )),
+            None if !is_own => Err(format!(
+                "stream `{stream}` allows a replay to processes of the daemon's user in its user and PID namespaces \
+                 only, which it must see in /proc; run the command there, or set session.allow_headspace = true to allow it \
+                 to all who may connect"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Carries out a request for a replay; the error is the reason for a refusal.
+    pub(crate) fn request_replay(
+        &mut self,
+        request: &ReplayRequest,
+        owner: u64,
+        waker: &Arc<Waker>,
+    ) -> Result<(), String> {
+        let epoch = self.order.batches_left();
+        self.replay.request(request, owner, epoch, &mut self.ring, waker)
+    }
+
+    /// A connection that requested a replay has closed.
+    pub fn on_disconnect(&mut self, owner: u64) {
+        self.replay.on_disconnect(owner, &mut self.ring);
+    }
+
+    /// The next rows to fetch, at most `count`.
+    pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
+        self.batches.take_admissions(count, &self.work)
+    }
+
+    /// Number of rows to fetch.
+    pub(crate) fn admissions_left(&self) -> usize {
+        self.batches.admissions_left()
+    }
+
+    /// Queues a row again to be fetched from the start.
+    pub(crate) fn admit_again(&mut self, job: FetchJob) {
+        self.batches.admit_again(job);
+    }
+
+    /// The place of this session's next row to fetch among the rows of all sessions; the lowest is fetched first. The
+    /// expected time of rows that lanes have taken and that are not finished counts as spent.
+    pub(crate) fn admission_place(&self, turns: &Turns, now_ns: u64) -> Option<u64> {
+        let place = self.work.place_of(self.batches.next_order()?, turns, now_ns);
+        Some(place.saturating_add(self.under_way_ns()))
+    }
+
+    /// Estimated remaining time, by the stream's mean, of the rows that lanes have taken and that are not finished.
+    fn under_way_ns(&self) -> u64 {
+        self.stream.row_ns().saturating_mul(self.batches.rows_under_way(&self.work))
+    }
+
+    /// Ends the session: nothing is written afterwards.
+    pub fn end(&mut self) {
+        self.batches.cancel_open(&self.work);
+    }
+}
+
+/// The fault that ends the session if a batch cannot be finished.
+fn batch_fault((order, epoch): (u64, u64), failure: RowFailure, stream: &Stream) -> Fault {
+    match failure {
+        RowFailure::BatchRaised { operation, summary, text } => Fault {
+            kind: FaultKind::Stage,
+            message: format!(
+                "`{operation}` failed on batch {order} of this session in epoch {epoch}, seed {}: {summary}{}",
+                stream.config.order.seed,
+                appended_traceback(&text)
+            ),
+        },
+        RowFailure::NoWorkers(message) => Fault { kind: FaultKind::Stage, message },
+        RowFailure::Defect(reason)
+        | RowFailure::Unreadable(reason)
+        | RowFailure::Raised { summary: reason, .. }
+        | RowFailure::Storage(reason) => Fault {
+            kind: FaultKind::BadSample,
+            message: format!("batch {order} of this session: batch operation {reason}"),
+        },
+        RowFailure::Panic => Fault {
+            kind: FaultKind::Internal,
+            message: format!(
+                "a batch operation panicked on batch {order} of this session; this is a bug in forebay, please report \
+                 it; see stderr for details"
+            ),
+        },
+    }
+}

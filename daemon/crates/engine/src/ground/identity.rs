@@ -1,0 +1,55 @@
+//! The properties that the ranks of a job must share to get parts of one stream.
+
+use std::fmt::Write as _;
+
+use forebay_config::Shuffle;
+use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
+use forebay_protocol::identity::{DATASET_OBJECT, DRAWS_OF_AN_EPOCH, Identity};
+
+use crate::ground::stream::Stream;
+
+/// Bytes of the dataset's fingerprint: enough to distinguish datasets, short enough for an environment variable.
+const DATASET_BYTES: usize = 16;
+
+impl Stream {
+    /// Everything that determines the bytes of batches and each rank's part of them, except rank and world size. Short
+    /// values are shown, longer ones as digests.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        let config = self.config();
+        let mut identity = Identity::default()
+            .with("samples", self.sample_count())
+            .with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
+        let parts = self.config_fingerprint.chunks_exact(CONFIG_PART_BYTES);
+        for (name, part) in CONFIG_PARTS.into_iter().zip(parts) {
+            identity = match name {
+                "order.seed" => identity.with(name, config.order.seed),
+                "order.shuffle" if config.order.shuffle == Shuffle::Blocks => {
+                    identity.with(name, format_args!("blocks of {}", config.order.open_blocks()))
+                }
+                "order.shuffle" => identity.with(name, config.order.shuffle.word()),
+                _ => identity.with(name, hexadecimal(part)),
+            };
+        }
+        if let Some(words) = self.dataset.identity_words() {
+            identity = identity.with(DATASET_OBJECT, words);
+        }
+        if let Some(words) = &self.draws.words {
+            identity = identity.with(DRAWS_OF_AN_EPOCH, words);
+        }
+        let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
+        identity
+            .with("order.epochs", epochs)
+            .with("batch.size", config.batch.size)
+            .with("batch.last", config.batch.last.word())
+            .with("stream_version", self.version())
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,442 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_keys::Section;
+
+use super::packed::Budget;
+use super::{TABLES, walk};
+use crate::conformance::{self, Format};
+use crate::tables::{Cell, read_in_memory};
+use crate::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::{open, propose};
+use forebay_dataset::{DatasetError, OpenOptions, Opened};
+use forebay_index::window::InMemory;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// The end of each message of a stream.
+fn ends(stream: &[u8]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    walk(&InMemory(stream), 64, |message, _| {
+        ends.push(usize::try_from(message.body.0 + message.body.1).unwrap());
+        Ok(std::ops::ControlFlow::Continue(()))
+    })
+    .unwrap();
+    ends
+}
+
+/// The first rows of a stream written by pyarrow, one per batch, in three streams as `save_to_disk` lists them.
+fn saved(root: &Path, count: usize) -> PathBuf {
+    saved_of("tables/rows.arrow", root, count)
+}
+
+fn saved_of(name: &str, root: &Path, count: usize) -> PathBuf {
+    let stream = fs::read(fixture(name)).unwrap();
+    let ends = ends(&stream);
+    let step = count.div_ceil(3);
+    let mut listed = Vec::new();
+    for first in (0..count).step_by(step) {
+        let last = count.min(first + step);
+        let rows = &stream[ends[first]..ends[last]];
+        let name = format!("data-{:05}-of-00003.arrow", listed.len());
+        let bytes = [&stream[..ends[0]], rows, b"\xff\xff\xff\xff\0\0\0\0"].concat();
+        write_aged(&root.join(&name), &bytes);
+        listed.push(format!("{{\"filename\": \"{name}\"}}"));
+    }
+    let state = format!("{{\"_data_files\": [{}]}}", listed.join(", "));
+    write_aged(&root.join("state.json"), state.as_bytes());
+    root.to_owned()
+}
+
+fn saved_packed(root: &Path, count: usize) -> PathBuf {
+    saved_of("tables/packed-rows.arrow", root, count)
+}
+
+#[test]
+fn saved_datasets_conform_on_disk_and_from_urls() {
+    for make in [saved as fn(&Path, usize) -> PathBuf, saved_packed] {
+        for open in EVERYWHERE {
+            let (name, has_names, refuses_cuts) = ("arrow", true, true);
+            conformance::run(&Format { open, name, make, has_names, refuses_cuts });
+        }
+    }
+}
+
+fn open_with(path: &Path, own: Section) -> Result<Opened, DatasetError> {
+    let mut config = config_for("arrow", path);
+    config.index = Some(path.with_extension("index"));
+    config.own = own;
+    open(&config, OpenOptions::default())
+}
+
+fn copied(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for entry in fs::read_dir(fixture(name)).unwrap() {
+        let path = entry.unwrap().path();
+        write_aged(&data.join(path.file_name().unwrap()), &fs::read(&path).unwrap());
+    }
+    (folder, data)
+}
+
+#[test]
+fn datasets_written_by_save_to_disk_are_read() {
+    let (_folder, data) = copied("hugging-face");
+    let opened = open_with(&data, Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    let expected = [
+        "image",
+        "label",
+        "caption",
+        "score",
+        "half",
+        "small",
+        "is_good",
+        "blob",
+        "tokens",
+        "boxes",
+        "fixed",
+        "grid",
+        "info.author.name",
+        "info.author.age",
+        "objects.bbox",
+        "objects.kind",
+        "parts.x",
+        "parts.y",
+        "when",
+    ];
+    assert_eq!(fields, expected);
+    let warnings = opened.report.warnings.join("\n");
+    assert!(warnings.contains("info.tags (it is a list of texts or bytes"), "{warnings}");
+    assert!(warnings.contains("1 rows have no caption"), "{warnings}");
+    assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
+    for i in (0..7_u64).filter(|i| *i != 4) {
+        let expected = [
+            format!("image {}", 3 + 5 + i),
+            (i % 3).to_string(),
+            format!("{:?}", "ü".repeat(usize::try_from(i).unwrap())),
+            format!("{} F32", i as f64 / 4.0),
+            format!("{} F16", i as f64 / 2.0),
+            (60_000 + i).to_string(),
+            (i % 2 == 0).to_string(),
+            format!("{:?}", (0..i).collect::<Vec<_>>()),
+            format!("I32 [{i}]"),
+            format!("F32 [{}, 4]", i % 3),
+            "I16 [3]".to_owned(),
+            "U8 [2, 2]".to_owned(),
+            format!("\"author {i}\""),
+            i.to_string(),
+            format!("F32 [{i}, 4]"),
+            format!("I64 [{i}]"),
+            format!("I16 [{i}]"),
+            format!("F64 [{i}]"),
+            (1000 + i).to_string(),
+        ];
+        assert_eq!(sample(&opened, i).unwrap(), expected);
+    }
+    assert_eq!(sample(&opened, 4).unwrap_err(), "it has no caption for the field `caption`");
+    assert_eq!(names(&opened)[5], "data-00001-of-00002.arrow:1");
+    // Other fields, and fields that are refused.
+    let own = |fields: &str| own_keys(&format!("[dataset.fields]\n{fields}"));
+    let chosen = "text = { from = \"caption\", as = \"text\", missing = \"empty\" }\nkind = { from = \"label\", as = \"float\" }\nfile = { from = \"image\", as = \"bytes\" }";
+    let opened = open_with(&data, own(chosen)).unwrap();
+    assert_eq!(sample(&opened, 4).unwrap()[..2], ["\"\"".to_owned(), "1".to_owned()]);
+    let skipping = "text = { from = \"caption\", missing = \"skip\" }";
+    let opened = open_with(&data, own(skipping)).unwrap();
+    assert_eq!((opened.dataset.sample_count(), opened.report.warnings.len()), (6, 1));
+    assert_eq!(names(&opened)[4], "data-00001-of-00002.arrow:1");
+    for (fields, reason) in [
+        ("x = { from = \"info.tags\" }", "is not read: it is a list of texts"),
+        ("x = { from = \"lable\" }", "no column lable for dataset.fields.x; it has image, label"),
+        ("x = { from = \"caption\", as = \"image\" }", "is no such value"),
+        ("x = { from = \"label\", missing = \"empty\" }", "can be \"empty\" for text and bytes"),
+    ] {
+        let message = open_with(&data, own(fields)).unwrap_err().to_string();
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn values_equal_the_written_bytes() {
+    let table = fs::read(fixture("tables/rows.arrow")).unwrap();
+    let (_, rows) = read_in_memory(&TABLES, &table).unwrap();
+    assert_eq!(rows.len(), 40);
+    for (number, row) in (0_u8..).zip(&rows) {
+        let at = |place: usize| match row[place] {
+            Cell::At { offset, length } => {
+                &table[usize::try_from(offset).unwrap()..][..usize::try_from(length).unwrap()]
+            }
+            _ => panic!("{row:?}"),
+        };
+        assert_eq!(
+            at(0),
+            [b"\xff\xd8\xff".to_vec(), vec![number; 5 + usize::from(number)]].concat()
+        );
+        assert_eq!(at(2), format!("row {number}").as_bytes());
+    }
+}
+
+#[test]
+fn files_of_other_writers_are_read_or_refused_by_column() {
+    let (_folder, data) = copied("tables");
+    let opened = open_with(&data.join("plain.arrow"), Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    assert_eq!(fields, ["image", "n"]);
+    assert_eq!(sample(&opened, 3).unwrap(), ["image 4", "4"]);
+    assert_eq!(sample(&opened, 1).unwrap_err(), "it has no n for the field `n`");
+    let warnings = opened.report.warnings.join("\n");
+    for column in ["of (it is encoded by a dictionary", "at (it is a view", "many (it is a map"] {
+        assert!(warnings.contains(column), "{warnings}");
+    }
+    let refused = |path: PathBuf| open_with(&path, Section::default()).unwrap_err().to_string();
+    let message = refused(data.join("packed-lz4.arrow"));
+    assert!(
+        message.contains("compressed by LZ4") && message.contains("compression=None"),
+        "{message}"
+    );
+    // Two kinds of tables in one folder.
+    let message = refused(data.join("*.arrow"));
+    assert!(message.contains("compressed") || message.contains("tables of one kind"), "{message}");
+}
+
+#[test]
+fn compressed_rows_equal_rows_of_the_plain_file() {
+    let (_folder, data) = copied("tables");
+    for (plain, packed) in [("plain", "packed"), ("plain-long", "packed-long")] {
+        let all = [plain, packed].map(|name| {
+            let opened = open_with(&data.join(format!("{name}.arrow")), Section::default());
+            let opened = opened.unwrap();
+            let rows: Vec<_> =
+                (0..opened.dataset.sample_count()).map(|id| sample(&opened, id)).collect();
+            (opened, rows)
+        });
+        assert_eq!(all[0].1, all[1].1, "{packed}");
+        assert_eq!(all[0].0.dataset.fields(), all[1].0.dataset.fields());
+        let longest = |opened: &Opened| {
+            let fields = 0..opened.dataset.fields().len();
+            fields.map(|field| opened.dataset.max_row_bytes(field)).collect::<Vec<_>>()
+        };
+        assert_eq!(longest(&all[0].0), longest(&all[1].0), "{packed}");
+        assert_eq!(all[0].0.dataset.page_bytes(), None);
+        // Values of up to 256 bytes are kept in the index.
+        assert_eq!(all[1].0.dataset.page_bytes().is_some(), packed == "packed-long");
+    }
+    // Bytes and arrays, to the byte.
+    let fields = "[dataset.fields]\na = { from = \"image\", as = \"bytes\", missing = \"empty\" }";
+    let bytes = ["plain-long", "packed-long"].map(|name| {
+        let opened = open_with(&data.join(format!("{name}.arrow")), own_keys(fields)).unwrap();
+        (0..24).map(|id| sample(&opened, id).unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(bytes[0], bytes[1]);
+}
+
+#[test]
+fn compressed_rows_above_the_memory_limits_are_refused() {
+    let whole = fs::read(fixture("tables/packed-long.arrow")).unwrap();
+    let frames = || {
+        let frames = whole.windows(4).enumerate();
+        frames.filter(|(_, bytes)| *bytes == [0x28, 0xB5, 0x2F, 0xFD]).map(|(place, _)| place)
+    };
+    assert!(frames().count() > 10);
+    let reasons = [(u64::MAX - 1, "unpacks to -2"), (1 << 40, "at most 67108864 are read")];
+    for place in frames() {
+        for (number, reason) in reasons {
+            let mut bent = whole.clone();
+            bent[place - 8..place].copy_from_slice(&number.to_le_bytes());
+            // Buffers of unsupported columns are not checked.
+            if let Err(message) = read_in_memory(&TABLES, &bent) {
+                assert!(message.contains(reason), "{message}");
+            }
+        }
+        let mut bent = whole.clone();
+        bent[place + 5] ^= 0x55;
+        if let Err(message) = read_in_memory(&TABLES, &bent) {
+            assert!(!message.contains('\n') && message.len() > 10, "{message}");
+        }
+    }
+    let budget = Budget::of(&InMemory(&whole));
+    budget.count(1 << 24).unwrap();
+    assert!(budget.count(1).unwrap_err().contains("more values than are read"));
+}
+
+#[test]
+fn splits_and_unusable_states_are_reported() {
+    let (_folder, data) = copied("hugging-face");
+    let refused = || open_with(&data, Section::default()).unwrap_err().to_string();
+    for (state, reason) in [
+        ("{\"_data_files\": [], \"_indices_files\": [{\"filename\": \"x\"}]}", "flatten_indices()"),
+        ("{\"_data_files\": [{\"filename\": \"../x.arrow\"}]}", "no path within its folder"),
+        ("{\"_data_files\": [{\"filename\": \"a\"}, {\"filename\": \"a\"}]}", "names it twice"),
+        ("{\"_data_files\": []}", "no .arrow files"),
+        ("[", "it is no state of a dataset"),
+    ] {
+        write_aged(&data.join("state.json"), state.as_bytes());
+        let message = refused();
+        assert!(message.contains(reason), "{message}");
+    }
+    write_aged(&data.join("dataset_dict.json"), b"{\"splits\": [\"train\", \"test\"]}");
+    let message = refused();
+    assert!(message.contains("train, test; set dataset.path to one, such as"), "{message}");
+}
+
+#[test]
+fn broken_streams_are_reported_without_a_panic() {
+    for name in
+        ["tables/rows.arrow", "tables/plain.arrow", "hugging-face/data-00000-of-00002.arrow"]
+    {
+        let whole = fs::read(fixture(name)).unwrap();
+        let (_, rows) = read_in_memory(&TABLES, &whole).unwrap();
+        let magic = if whole.starts_with(b"ARROW1") { 8 } else { 0 };
+        let end = magic + ends(&whole).last().copied().unwrap_or(0) - magic;
+        for length in (0..end).step_by(61) {
+            let reason = read_in_memory(&TABLES, &whole[..length]).unwrap_err();
+            assert!(reason.contains("cut off") || reason.contains("damaged"), "{length}: {reason}");
+        }
+        let mut noise = 1_u64;
+        let mut refused = 0;
+        for _ in 0..4000 {
+            let mut bytes = whole.clone();
+            for _ in 0..2 {
+                noise = noise.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                let place = usize::try_from(noise >> 33).unwrap() % end;
+                bytes[place] = noise.to_le_bytes()[3];
+            }
+            refused += usize::from(read_in_memory(&TABLES, &bytes).is_err());
+            crate::fuzzing::arrow_table(&bytes);
+        }
+        println!("{name}: {} rows, {refused} of 4000 damaged ones refused", rows.len());
+        assert!(refused > 100, "{refused}");
+    }
+}
+
+#[test]
+fn wrong_numbers_are_reported() {
+    let (_folder, data) = copied("tables");
+    let whole = fs::read(data.join("rows.arrow")).unwrap();
+    let ends = ends(&whole);
+    let opened = |bytes: &[u8]| {
+        write_aged(&data.join("rows.arrow"), bytes);
+        open_with(&data.join("rows.arrow"), Section::default()).unwrap_err().to_string()
+    };
+    // Each 8-byte number in the first batch's description is replaced by a large one.
+    let size = u32::from_le_bytes(whole[ends[0] + 4..ends[0] + 8].try_into().unwrap());
+    let (mut named, text) = (0, ends[0] + 8..ends[0] + 8 + usize::try_from(size).unwrap());
+    for place in text.step_by(8) {
+        let mut bytes = whole.clone();
+        bytes[place..place + 8].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        if let Err(message) = read_in_memory(&TABLES, &bytes) {
+            assert!(message.contains("memory: "), "{message}");
+            named += 1;
+        }
+    }
+    assert!(named > 10, "{named}");
+    let message = opened(&whole[..whole.len() - 1]);
+    assert!(message.contains("rows.arrow: it ends at byte 18431 without the mark"), "{message}");
+    assert!(opened(b"PAR1 and more").contains("no Arrow stream of version 0.15"));
+}
+
+#[test]
+fn list_rows_have_the_length_of_the_longest_list_in_any_file() {
+    let (_folder, data) = copied("hugging-face");
+    fs::remove_file(data.join("state.json")).unwrap();
+    let stream = fs::read(data.join("data-00000-of-00002.arrow")).unwrap();
+    let ends = ends(&stream);
+    let rows = stream[ends[0]..*ends.last().unwrap()].repeat(100);
+    let many = [&stream[..ends[0]], &rows, b"\xff\xff\xff\xff\0\0\0\0"].concat();
+    write_aged(&data.join("data-00000-of-00002.arrow"), &many);
+    let fields = "[dataset.fields]\ntokens = { from = \"tokens\" }\nfixed = { from = \"fixed\" }";
+    let mut config = config_for("arrow", &data);
+    config.own = own_keys(fields);
+    let opened = open(&config, OpenOptions::default()).unwrap();
+    let dataset = opened.dataset.as_ref();
+    // The last file has the longest list, of six numbers.
+    assert_eq!((dataset.max_row_bytes(0), dataset.max_row_bytes(1)), (Some(24), Some(6)));
+    assert_eq!((dataset.rows_differ(0), dataset.rows_differ(1)), (Some(true), Some(false)));
+    let tables = propose(&config, true, OpenOptions::default()).unwrap().draft.tables;
+    assert!(tables.contains("\ntokens = { ragged = true }  # rows differ in length"), "{tables}");
+}
+
+/// Appends a FlatBuffers table; each field has a number and bytes. Returns the offset of the table, and the offset of
+/// each field.
+fn add_table(bytes: &mut Vec<u8>, fields: &[(usize, &[u8])]) -> (usize, Vec<usize>) {
+    let slots = fields.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
+    let (mut offsets, mut body) = (vec![0_u16; slots], vec![0; 4]);
+    for (number, value) in fields {
+        offsets[*number] = u16::try_from(body.len()).unwrap();
+        body.extend_from_slice(value);
+    }
+    let place = bytes.len();
+    let sizes = [4 + 2 * slots, body.len()].map(|size| u16::try_from(size).unwrap());
+    for number in sizes.iter().chain(&offsets) {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    let start = bytes.len();
+    body[..4].copy_from_slice(&u32::try_from(start - place).unwrap().to_le_bytes());
+    bytes.extend_from_slice(&body);
+    let at = |(number, _): &(usize, &[u8])| start + usize::from(offsets[*number]);
+    (start, fields.iter().map(at).collect())
+}
+
+/// Sets the offset at `place` to lead to `to`.
+fn link(bytes: &mut [u8], place: usize, to: usize) {
+    bytes[place..place + 4].copy_from_slice(&u32::try_from(to - place).unwrap().to_le_bytes());
+}
+
+/// A stream without rows: integer columns, all with the same table in the header, in `depth` structs. All have one name
+/// of `name` bytes.
+fn named(name: usize, columns: usize, depth: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    let (start, message) =
+        add_table(&mut bytes, &[(0, &4_i16.to_le_bytes()), (1, &[1]), (2, &[0; 4]), (3, &[0; 8])]);
+    link(&mut bytes, 0, start);
+    let (start, schema) = add_table(&mut bytes, &[(1, &[0; 4])]);
+    link(&mut bytes, message[2], start);
+    let (mut vector, mut names) = (schema[0], Vec::new());
+    for level in 0..=depth {
+        let count = if level == depth { columns } else { 1 };
+        let start = bytes.len();
+        link(&mut bytes, vector, start);
+        bytes.extend_from_slice(&u32::try_from(count).unwrap().to_le_bytes());
+        bytes.resize(bytes.len() + 4 * count, 0);
+        let kind: &[u8] = if level == depth { &[2] } else { &[13] };
+        let fields = [(0, &[0; 4][..]), (2, kind), (3, &[0; 4]), (5, &[0; 4])];
+        let given = if level == depth { &fields[..3] } else { &fields };
+        let (field, places) = add_table(&mut bytes, given);
+        (0..count).for_each(|place| link(&mut bytes, start + 4 + 4 * place, field));
+        names.push(places[0]);
+        let (own, _) = match level == depth {
+            true => add_table(&mut bytes, &[(0, &32_i32.to_le_bytes()), (1, &[1])]),
+            false => add_table(&mut bytes, &[]),
+        };
+        link(&mut bytes, places[2], own);
+        vector = places.last().copied().unwrap();
+    }
+    let start = bytes.len();
+    names.into_iter().for_each(|place| link(&mut bytes, place, start));
+    bytes.extend_from_slice(&u32::try_from(name).unwrap().to_le_bytes());
+    bytes.extend(std::iter::repeat_n(b'n', name));
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let size = u32::try_from(bytes.len()).unwrap().to_le_bytes();
+    [&b"\xff\xff\xff\xff"[..], &size, &bytes, b"\xff\xff\xff\xff\0\0\0\0"].concat()
+}
+
+#[test]
+fn small_schema_with_many_long_names_is_refused_before_names_are_copied() {
+    let (columns, _) = read_in_memory(&TABLES, &named(3, 2, 1)).unwrap();
+    assert_eq!(columns[1].column.name, "nnn.nnn");
+    let refused =
+        |name, columns, depth| read_in_memory(&TABLES, &named(name, columns, depth)).unwrap_err();
+    assert!(read_in_memory(&TABLES, &named(21_844, 1, 2)).is_ok());
+    assert_eq!(
+        refused(21_845, 1, 2),
+        "memory: a column's name, with those of the structs around it, has 65537 bytes, and at most 65536 are read"
+    );
+    assert!(read_in_memory(&TABLES, &named(65_536, 256, 0)).is_ok());
+    assert_eq!(
+        refused(65_536, 257, 0),
+        "memory: the names of its 257 columns have 16842752 bytes, and at most 16777216 are read"
+    );
+    assert!(refused(1, 65_537, 0).contains("more than 65536 columns"));
+}

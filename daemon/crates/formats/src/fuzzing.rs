@@ -1,0 +1,280 @@
+//! Entry points of fuzzers for the parsers of files and indexes. See `forebay::fuzzing`.
+
+use std::borrow::Cow;
+
+use forebay_protocol::ids::SampleId;
+
+use crate::image_folder;
+use crate::litdata::nested;
+use crate::{
+    arrow, fields, litdata, manifest, mds, npz, parquet, records, tables, tfrecord, tokens,
+    webdataset,
+};
+use forebay_dataset::ArrayValue;
+use forebay_dataset::IndexBytes;
+use forebay_dataset::npy_header::{ArrayHeader, header_bytes, read_array};
+use forebay_index::folder::index::FolderIndex;
+use forebay_index::folder::layout;
+use forebay_storage::codec::Codec;
+
+/// The maximum size that an archive may inflate to.
+const INFLATED_BYTES: u64 = 1 << 20;
+
+/// Parses a `.npy` file, and only its header.
+///
+/// # Panics
+/// The size of an array does not match its shape.
+pub fn npy(bytes: &[u8]) {
+    let _ = header_bytes(bytes);
+    let _ = ArrayHeader::parse(bytes);
+    if let Ok(array) = read_array(bytes) {
+        check_array(&array);
+    }
+}
+
+/// Converts a list or dict of LitData to text: it is JSON, and not longer than estimated.
+///
+/// # Panics
+/// The text is not JSON or is too long.
+pub fn litdata_nested(bytes: &[u8]) {
+    if bytes.first().is_none_or(|first| *first > 0x20) {
+        return;
+    }
+    if let Ok(text) = nested::json_text(bytes) {
+        assert!(text.len() as u64 <= nested::most_text_bytes(bytes.len() as u64));
+        serde_json::from_slice::<serde::de::IgnoredAny>(&text).expect("it is JSON");
+    }
+}
+
+/// Reads a `.npz` file.
+///
+/// # Panics
+/// The size of an array does not match its shape, or the members inflate beyond the limit.
+pub fn npz(bytes: &[u8]) {
+    let Ok(members) = npz::read_all_members(bytes, INFLATED_BYTES) else {
+        return;
+    };
+    let mut inflated = 0;
+    for (_, array) in &members {
+        check_array(array);
+        if let Cow::Owned(bytes) = &array.bytes {
+            inflated += bytes.len() as u64;
+        }
+    }
+    assert!(inflated <= INFLATED_BYTES, "{inflated}");
+}
+
+/// Reads a tar archive: its members are inside it and do not overlap.
+///
+/// # Panics
+/// The members overlap or exceed the archive.
+pub fn tar(bytes: &[u8]) {
+    let mut before = 0;
+    let _ = webdataset::walk_for_fuzzing(bytes, |name, offset, size| {
+        assert!(offset >= before + 512 && offset % 512 == 0, "{offset} after {before}");
+        assert!(offset + size <= bytes.len() as u64 && name.len() <= usize::from(u16::MAX));
+        before = offset + size;
+    });
+}
+
+/// Opens a saved index of archives. The checksum is corrected first, because a fuzzer could not pass it.
+///
+/// # Panics
+/// Reading the opened index fails.
+pub fn tar_index(bytes: &[u8]) {
+    webdataset::check_index(sealed(bytes));
+}
+
+/// Parses a list of an archive's members in DALI's format: the members are inside the archive and do not overlap.
+///
+/// # Panics
+/// The members overlap or exceed the archive.
+pub fn dali_index(bytes: &[u8]) {
+    webdataset::check_list(bytes);
+}
+
+/// Reads a manifest: rows are in the order of their lines, and their size is bounded by the file's size.
+///
+/// # Panics
+/// The order or the size is wrong, or rows that are written as CSV do not read back equal.
+pub fn manifest(bytes: &[u8]) {
+    for is_json in [false, true] {
+        let (mut before, mut all, mut again) = (0, 0, b"\"\"".to_vec());
+        let mut rows = Vec::new();
+        let read = manifest::read_for_fuzzing(bytes, is_json, |line, cells| {
+            assert!(line > before, "{line} after {before}");
+            before = line;
+            all += cells.iter().flatten().map(|cell| cell.len()).sum::<usize>();
+            rows.push(cells.iter().map(|cell| cell.map(<[u8]>::to_vec)).collect::<Vec<_>>());
+        });
+        // Escapes and numbers in JSON are longer than their values, except numbers such as 1e20.
+        assert!(all <= 32 * bytes.len(), "{all}");
+        if is_json || read.is_err() {
+            continue;
+        }
+        let columns = rows.first().map_or(0, Vec::len);
+        again.extend((1..columns).flat_map(|place| format!(",{place}").into_bytes()));
+        for row in &rows {
+            again.push(b'\n');
+            for (place, cell) in row.iter().enumerate() {
+                again.extend_from_slice(if place == 0 { b"\"" } else { b",\"" });
+                let cell = cell
+                    .iter()
+                    .flatten()
+                    .flat_map(|byte| std::iter::repeat_n(*byte, if *byte == b'"' { 2 } else { 1 }));
+                again.extend(cell);
+                again.push(b'"');
+            }
+        }
+        let mut rows = rows.iter();
+        let read = manifest::read_for_fuzzing(&again, false, |_, cells| {
+            let row = rows.next().map(|row| row.iter().map(Option::as_deref).collect::<Vec<_>>());
+            assert_eq!(row.as_deref(), Some(cells));
+        });
+        assert!(columns == 0 || (read.is_ok() && rows.next().is_none()), "{read:?}");
+    }
+}
+
+/// Parses a COCO file: the size of paths and boxes is at most that of the file.
+///
+/// # Panics
+/// Paths and boxes are larger.
+pub fn coco(bytes: &[u8]) {
+    let mut kept = 0;
+    let _ = manifest::coco::parse_for_fuzzing(bytes, |path, boxes| kept += path.len() + 16 * boxes);
+    assert!(kept <= bytes.len(), "{kept}");
+}
+
+/// Opens a saved index of manifests. The checksum is corrected first, because a fuzzer could not pass it.
+///
+/// # Panics
+/// Reading the opened index fails.
+pub fn manifest_index(bytes: &[u8]) {
+    manifest::check_index(sealed(bytes));
+}
+
+/// Parses a shard of records: its table, one record, and the description of a folder of shards.
+///
+/// # Panics
+/// Samples overlap, or the size of an array does not match its shape.
+pub fn records(bytes: &[u8]) {
+    let _ = (mds::describe(bytes), litdata::describe(bytes));
+    litdata::tokens::read_for_fuzzing(bytes);
+    let mut before = 0;
+    let _ = records::read_table_for_fuzzing(bytes, |offset, length| {
+        assert!(offset >= before && offset + length <= bytes.len() as u64);
+        before = offset + length;
+    });
+    // Frames of records: they and the records in each lie one behind the other, and each unpacks to what was planned.
+    let (mut before, mut unpacked) = (0, Vec::new());
+    let _ = records::read_frames_for_fuzzing(bytes, |(offset, length), whole, records| {
+        assert!(offset >= before && offset + length <= bytes.len() as u64);
+        before = offset + length;
+        let mut end = 0;
+        for (offset, length) in records {
+            assert_eq!(*offset, end);
+            end += length;
+        }
+        assert_eq!(end, whole);
+        let frame = usize::try_from(offset).unwrap()..usize::try_from(before).unwrap();
+        if whole <= INFLATED_BYTES {
+            let whole = usize::try_from(whole).unwrap();
+            let is_whole = Codec::Zstd.unpack(&bytes[frame], (whole, whole), &mut unpacked);
+            assert!(!is_whole || unpacked.len() == whole);
+        }
+    });
+    records::read_for_fuzzing(bytes, check_array);
+}
+
+/// Reads a TFRecord file, and one Example: frames are adjacent.
+///
+/// # Panics
+/// Frames are not adjacent, or the size of an array does not match its shape.
+pub fn tfrecord(bytes: &[u8]) {
+    let mut before = 0;
+    let walked = tfrecord::walk_for_fuzzing(bytes, |offset, length| {
+        assert_eq!(offset, before);
+        before += length;
+    });
+    assert!(walked.is_err() || before == bytes.len() as u64);
+    tfrecord::read_for_fuzzing(bytes, check_array);
+}
+
+/// Reads an Arrow stream.
+///
+/// # Panics
+/// A value is outside the stream.
+pub fn arrow_table(bytes: &[u8]) {
+    tables::read_for_fuzzing(&arrow::TABLES, bytes);
+}
+
+/// Reads a Parquet file.
+///
+/// # Panics
+/// A value is outside the file.
+pub fn parquet_table(bytes: &[u8]) {
+    tables::read_for_fuzzing(&parquet::TABLES, bytes);
+}
+
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = bytes.to_vec();
+    if bytes.len() >= layout::HEADER_BYTES {
+        layout::seal(&mut sealed, [0; 32]);
+    }
+    sealed
+}
+
+/// Reads one key of a JSON member.
+pub fn json_key(bytes: &[u8]) {
+    fields::read_json_key(bytes);
+}
+
+/// Parses the start of a file of tokens, or of Megatron's index.
+///
+/// # Panics
+/// The parsed header does not fit the file.
+pub fn token_file(bytes: &[u8]) {
+    tokens::fuzzing::start(bytes);
+}
+
+/// Opens a saved index of documents of tokens.
+///
+/// # Panics
+/// A row has more tokens than its length.
+pub fn token_index(bytes: &[u8]) {
+    tokens::fuzzing::index(bytes);
+}
+
+fn check_array(array: &ArrayValue<'_>) {
+    let elements: u64 = array.shape.iter().product();
+    assert_eq!(elements * array.dtype.size_bytes(), array.bytes.len() as u64, "{:?}", array.shape);
+}
+
+/// Opens a saved index. The checksum is corrected first, because a fuzzer could not pass it.
+///
+/// # Panics
+/// Reading the opened index fails.
+pub fn index(bytes: &[u8]) {
+    let extensions = image_folder::FORMAT.extensions;
+    let open = |bytes: Vec<u8>| FolderIndex::open(IndexBytes::Owned(bytes), extensions);
+    let _ = open(bytes.to_vec());
+    if bytes.len() < layout::HEADER_BYTES {
+        return;
+    }
+    let mut sealed = bytes.to_vec();
+    layout::seal(&mut sealed, [0; 32]);
+    let Ok(index) = open(sealed) else {
+        return;
+    };
+    let samples = index.sample_count();
+    let ends = (0..64).chain(samples.saturating_sub(64)..samples);
+    let mut path = Vec::new();
+    for id in ends.filter(|id| *id < samples) {
+        path.clear();
+        index.append_path(SampleId(id), &mut path);
+        let _ = index.label(SampleId(id));
+    }
+    for place in 0..index.directory_count().min(64) {
+        let _ = index.directory(place);
+    }
+}

@@ -1,0 +1,583 @@
+//! The common part of formats with a saved index. A format defines its files, the contents of its index, and how the
+//! bytes of a sample are split ([`Format`], and [`ShardFormat`] for files that contain many samples each). This module
+//! opens datasets, checks whether the index is fresh, reads the first sample, and implements the dataset ([`Indexed`]).
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_config::DatasetConfig;
+use forebay_keys::{ConfigError, Keys, is_url};
+use forebay_protocol::ids::SampleId;
+
+use crate::draft::{Draft, Seen};
+use crate::file_samples::check_type;
+use crate::storages;
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
+use forebay_dataset::{Dataset, Defect, Field, FieldValue, IndexBytes, SampleBlocks};
+use forebay_index::folder::scan::FolderFormat;
+use forebay_index::folder::select::Listed;
+use forebay_index::saved_index::{
+    Asked, Request, SavedIndex, now_seconds, refuse_other_file, refuse_twice, tell_missing,
+};
+use forebay_index::shard_paths;
+use forebay_index::shards::{self, Extent, Origin, Pace, ScannedShard, ShardIndex};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use forebay_storage::{PatientStorage, Storage, StorageError, UnpackingStorage};
+
+/// Receives the values of a sample's fields, one after the other.
+pub(super) type Take<'t, 'a> = &'t mut dyn FnMut(FieldValue<'a>) -> Result<(), Defect>;
+
+/// A format of samples that share files, or that a file lists. A value of the type is the field definition of one
+/// dataset.
+pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
+    /// Its name, and the extensions of its files.
+    const FORMAT: FolderFormat;
+    /// The accepted values of `dataset.path`, for messages.
+    const EXPECTED: &'static str;
+    /// The description of a file of another format, for messages.
+    const OTHER_FILE: &'static str = "a file of another name";
+    /// File names that only this format has: a folder with one has this format, whatever else is in it.
+    const MARKS: &'static [&'static str] = &[];
+    /// Whether files that are compressed as a whole are supported, after the cache has unpacked them.
+    const UNPACKS: bool = false;
+    /// Whether the folder is listed for files; if so, the index must not be inside it.
+    const IS_LISTED: bool = false;
+    /// Whether the files are compared with a saved index also for a URL. If the files contain the samples, reading them
+    /// detects a changed object, and a request per file would cost more.
+    const IS_COMPARED_REMOTELY: bool = false;
+
+    /// Its keys of `[dataset]`.
+    type Keys: Keys;
+    /// Its saved index.
+    type Index: SavedIndex + Debug + 'static;
+
+    /// Whether a file name belongs to the format. Also accepts patterns.
+    fn reads(name: &[u8]) -> bool {
+        shard_paths::has_extension(name, Self::FORMAT.extensions)
+    }
+
+    /// The folder of a path's files, and the pattern or the file that it names.
+    fn split(path: &Path) -> (PathBuf, Option<&str>) {
+        shard_paths::split_named(path, Self::reads)
+    }
+
+    /// The root of the samples, if it is not the folder of the files.
+    fn data_root(_keys: &Self::Keys) -> Option<PathBuf> {
+        None
+    }
+
+    /// Proposes a configuration.
+    fn draft(seen: &Seen) -> Draft;
+
+    /// The keys that determine the contents of the index, as text.
+    ///
+    /// # Errors
+    /// A key is unusable.
+    fn digested(keys: &Self::Keys) -> Result<String, ConfigError>;
+
+    /// The files that contain or list the samples, in their order.
+    ///
+    /// # Errors
+    /// The files cannot be found, or one occurs twice.
+    fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
+        let Opening { request, pattern, lists, .. } = opening;
+        let (path, extensions) = (&request.config.path, Self::FORMAT.extensions);
+        let files = shard_paths::find(*lists, path, *pattern, extensions).map_err(tell_missing)?;
+        refuse_twice(*lists, &files)?;
+        Ok(files)
+    }
+
+    /// Scans the files and lays out an index.
+    ///
+    /// # Errors
+    /// The files cannot be read, are broken, or have no samples.
+    fn make(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<u8>, DatasetError>;
+
+    /// Reads the field definition from the index; `None`: it is malformed.
+    fn of_index(index: &Self::Index, opening: &Opening<'_, Self>) -> Option<Self>;
+
+    /// Whether the first sample is needed to determine the fields.
+    fn needs_first(&self) -> bool {
+        false
+    }
+
+    /// The fields; `first` contains the first sample's bytes if it is [needed](Self::needs_first).
+    ///
+    /// # Errors
+    /// The defect of the first sample.
+    fn fields(
+        &self,
+        index: &Self::Index,
+        first: Option<SampleBytes<'_>>,
+    ) -> Result<Vec<Field>, Defect>;
+
+    /// As [`Dataset::locate`].
+    fn locate(&self, index: &Self::Index, id: SampleId, locations: &mut Vec<Location>);
+
+    /// Splits a sample's bytes into the values of its fields, which are passed to `take`.
+    ///
+    /// # Errors
+    /// The bytes are defective, or an error of `take`.
+    fn values<'a>(
+        &'a self,
+        index: &'a Self::Index,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        take: Take<'_, 'a>,
+    ) -> Result<(), Defect>;
+
+    /// As [`FileTable::append_path`].
+    fn append_path(&self, index: &Self::Index, file: FileId, path: &mut Vec<u8>) {
+        index.append_path(file, path);
+    }
+
+    /// As [`FileTable::stamp`].
+    fn stamp(&self, index: &Self::Index, file: FileId) -> Option<ObjectStamp> {
+        index.stamp(file)
+    }
+
+    /// As [`Dataset::unpacked_bytes`].
+    fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
+        0
+    }
+
+    /// As [`Dataset::field_rules`].
+    fn field_rules(&self) -> String {
+        String::new()
+    }
+
+    /// As [`Dataset::max_row_bytes`].
+    fn max_row_bytes(&self, _index: &Self::Index, _place: usize, _field: &Field) -> Option<u64> {
+        None
+    }
+
+    /// As [`Dataset::rows_differ`].
+    fn rows_differ(&self, _index: &Self::Index, _field: usize) -> Option<bool> {
+        None
+    }
+
+    /// As [`Dataset::label`].
+    fn label(&self, _index: &Self::Index, _id: SampleId) -> Option<i64> {
+        None
+    }
+
+    /// As [`Dataset::classes`].
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+
+    /// As [`Dataset::notes`].
+    fn notes(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// As [`Dataset::page_bytes`].
+    fn page_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// As [`Dataset::shares_units`].
+    fn shares_units(&self) -> bool {
+        false
+    }
+
+    /// As [`Dataset::blocks`].
+    fn blocks(&self, _index: &Self::Index) -> Option<SampleBlocks> {
+        None
+    }
+}
+
+/// A format whose files contain many samples each, and whose index contains their ranges.
+pub(super) trait ShardFormat: Format<Index = ShardIndex> {
+    /// The form of a sample's name, for messages.
+    const NAME_FORM: &'static str;
+
+    /// The inputs of a scan.
+    type Scan: Sync;
+    /// Counts of a file besides its samples.
+    type Counts: Send;
+
+    /// Plans the scan from the files and the first samples.
+    ///
+    /// # Errors
+    /// As [`make`](Format::make).
+    fn plan(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<ShardPlan<Self::Scan>, DatasetError>;
+
+    /// Finds the samples of a file, given by its index in the plan and its path.
+    ///
+    /// # Errors
+    /// The file is broken or cannot be read, or the scan was stopped.
+    fn scan(
+        storage: &dyn Storage,
+        scan: &Self::Scan,
+        file: (usize, &[u8]),
+        pace: &dyn Pace,
+    ) -> Result<(ScannedShard, Self::Counts), DatasetError>;
+
+    /// Adds warnings about the scan; returns the reason for the error if there are no samples.
+    fn conclude(_: &Self::Scan, _: Vec<Self::Counts>, _warnings: &mut Vec<String>) -> String {
+        format!("its {} files have no samples", Self::FORMAT.name)
+    }
+}
+
+/// The inputs of scanning all files.
+pub(super) struct ShardPlan<S> {
+    pub(super) files: Vec<Vec<u8>>,
+    /// The number of members per sample in the index.
+    pub(super) columns: usize,
+    /// The field definition as text, for the index.
+    pub(super) rules: String,
+    pub(super) scan: S,
+}
+
+/// The [`make`](Format::make) of shard formats.
+pub(super) fn make_of_shards<F: ShardFormat>(
+    opening: &Opening<'_, F>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<u8>, DatasetError> {
+    let scan_started_seconds = now_seconds();
+    let (request, storage) = (&opening.request, opening.storage);
+    request.check_limit()?;
+    let ShardPlan { files, columns, rules, scan } = F::plan(opening, warnings)?;
+    let limit = request.config.limit.filter(|_| request.ids.is_none());
+    let scan_shard =
+        |place: usize, pace: &dyn Pace| F::scan(storage, &scan, (place, &files[place]), pace);
+    let scanned = shards::scan(files.len(), limit, request.options.progress, &scan_shard);
+    let (mut found, counts): (Vec<_>, Vec<_>) = scanned.map_err(tell_missing)?.into_iter().unzip();
+    shards::select(request, &mut found, columns, F::NAME_FORM)?;
+    let reason = F::conclude(&scan, counts, warnings);
+    if found.iter().all(|shard| shard.samples() == 0) {
+        return Err(request.no_samples(request.ids.as_ref().map_or(reason, |ids| ids.lists_none())));
+    }
+    let (identity, options) = (request.identity, request.digest);
+    let origin = Origin { identity, options, scan_started_seconds, rules: &rules };
+    Ok(ShardIndex::build(&found, columns, &origin))
+}
+
+/// The [`locate`](Format::locate) of a sample that is one range of a file.
+pub(super) fn locate_whole(index: &ShardIndex, id: SampleId, locations: &mut Vec<Location>) {
+    let file = FileId(index.shard_of(id) as u64);
+    let Extent { offset, bytes } = extent(index, id);
+    let range = ByteRange { offset, length: Some(bytes) };
+    locations.push(Location { range, ..Location::whole(file) });
+}
+
+/// The bytes of such a sample; `what` is the word for its file in messages.
+///
+/// # Errors
+/// The number of bytes differs from that in the index.
+pub(super) fn whole_bytes<'a>(
+    index: &ShardIndex,
+    id: SampleId,
+    bytes: SampleBytes<'a>,
+    what: &str,
+) -> Result<&'a [u8], Defect> {
+    let (all, expected) = (bytes.all(), extent(index, id).bytes);
+    match all.len() as u64 == expected {
+        true => Ok(all),
+        false => Err(Defect(format!(
+            "{expected} bytes of its {what} were to be read, and {} were",
+            all.len()
+        ))),
+    }
+}
+
+fn extent(index: &ShardIndex, id: SampleId) -> Extent {
+    index.member(id, 0).unwrap_or(Extent { offset: 0, bytes: 0 })
+}
+
+/// The [`fields`](Format::fields) of a format that derives them from rules and from all values of the first sample.
+///
+/// # Errors
+/// The defect of the first sample.
+pub(super) fn fields_of<F: Format, R>(
+    format: &F,
+    index: &F::Index,
+    first: Option<SampleBytes<'_>>,
+    mut rules: impl Iterator<Item = R>,
+    field: impl Fn(R, Option<&FieldValue<'_>>) -> Result<Field, Defect>,
+) -> Result<Vec<Field>, Defect> {
+    let Some(bytes) = first else { return rules.map(|rule| field(rule, None)).collect() };
+    let mut fields = Vec::new();
+    format.values(index, SampleId(0), bytes, &mut |value| {
+        fields.extend(rules.next().map(|rule| field(rule, Some(&value))).transpose()?);
+        Ok(())
+    })?;
+    Ok(fields)
+}
+
+/// The inputs of the opening.
+pub(super) struct Opening<'a, F: Format> {
+    pub(super) request: Request<'a>,
+    pub(super) keys: F::Keys,
+    /// The pattern or the file that the path names, relative to its folder.
+    pub(super) pattern: Option<&'a str>,
+    /// The storage of the samples.
+    pub(super) storage: &'a dyn Storage,
+    /// The storage of the files: the same one, unless they list samples in another folder.
+    pub(super) lists: &'a dyn Storage,
+    /// The root of the samples.
+    pub(super) data_root: PathBuf,
+}
+
+impl<F: Format> Opening<'_, F> {
+    /// Whether an index matches the current files.
+    fn is_fresh(&self, index: &F::Index) -> Result<bool, DatasetError> {
+        if self.lists.remote_root().is_some() && !F::IS_COMPARED_REMOTELY {
+            return Ok(true);
+        }
+        self.request.are_unchanged(self.lists, index, &F::files(self)?)
+    }
+
+    /// The end of a scan of rows, of which `samples` were kept and `skipped` left out; `form` describes a sample's name.
+    ///
+    /// # Errors
+    /// A listed name does not belong to a sample, or no row is left.
+    pub(super) fn conclude_rows(
+        &self,
+        listed: Option<Listed>,
+        form: &str,
+        (samples, skipped): (u64, u64),
+        warnings: &mut Vec<String>,
+    ) -> Result<(), DatasetError> {
+        listed.map_or(Ok(()), |listed| listed.finish(form))?;
+        if samples == 0 {
+            return Err(self.request.no_samples(match &self.request.ids {
+                Some(ids) => ids.lists_none(),
+                None if skipped > 0 => format!(
+                    "all {skipped} rows lack a value that dataset.fields has as missing = \"skip\""
+                ),
+                None => "it has no rows".to_owned(),
+            }));
+        }
+        if skipped > 0 {
+            warnings.push(format!(
+                "{skipped} rows without a value that dataset.fields has as missing = \"skip\" are left out"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The dataset of an index.
+    fn dataset(&self, index: F::Index) -> Result<Indexed<F>, DatasetError> {
+        let format = F::of_index(&index, self).ok_or_else(|| DatasetError::BrokenFile {
+            path: self.request.place.path.clone(),
+            reason: "its fields cannot be read back; remove the index".to_owned(),
+        })?;
+        let mut dataset = Indexed { index, fields: Vec::new(), format };
+        let first = SampleId(0);
+        let refuse = |reason: String| {
+            let mut name = Vec::new();
+            dataset.append_name(first, &mut name);
+            DatasetError::FirstSample { path: self.lists.full_path(&name), reason }
+        };
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        let is_needed = dataset.format.needs_first();
+        if is_needed {
+            let limit = self.request.config.limits.sample_bytes;
+            let storage = UnpackingStorage::new(self.storage, 0);
+            read_sample(&storage, &dataset, first, limit, &mut bytes, &mut ends).map_err(
+                |error| match error.is_transient() {
+                    true => error.into(),
+                    false => refuse(error.to_string()),
+                },
+            )?;
+        }
+        let read = is_needed.then(|| SampleBytes::new(&bytes, &ends));
+        let fields = dataset.format.fields(&dataset.index, read);
+        let fields = fields.map_err(|defect| refuse(defect.0))?;
+        dataset.fields = fields;
+        Ok(dataset)
+    }
+}
+
+fn request<'a, F: Format>(
+    config: &'a DatasetConfig,
+    options: OpenOptions<'a>,
+) -> Result<(F::Keys, Request<'a>), DatasetError> {
+    let keys = F::Keys::read(&mut config.own.clone())?;
+    let digested = F::digested(&keys)?;
+    let (root, pattern) = F::split(&config.path);
+    let asked = Asked { format: F::FORMAT.name, root, pattern, is_listed: F::IS_LISTED };
+    Ok((keys, Request::of(config, options, asked, &digested)?))
+}
+
+/// Whether an index of this dataset is saved. If so, its folder has existed before.
+pub(super) fn has_saved_index<F: Format>(config: &DatasetConfig, options: OpenOptions<'_>) -> bool {
+    let Ok((_, request)) = request::<F>(config, options) else { return false };
+    request.load::<F::Index>().is_ok_and(|index| index.is_some())
+}
+
+/// Opens the dataset of a configuration: with the saved index if it is fresh, otherwise by a scan.
+pub(super) fn open<F: Format>(
+    config: &DatasetConfig,
+    storage: &dyn Storage,
+    options: OpenOptions<'_>,
+) -> OpenedFormat {
+    let started = Instant::now();
+    let (keys, request) = request::<F>(config, options)?;
+    let (root, pattern) = F::split(&config.path);
+    let data = F::data_root(&keys);
+    let other = open_lists(config, data.as_deref(), &root, options)?;
+    let patient = other
+        .as_ref()
+        .zip(options.patience)
+        .map(|(other, patience)| PatientStorage { storage: other.as_ref(), patience });
+    let lists: &dyn Storage = match (&patient, &other) {
+        (Some(patient), _) => patient,
+        (None, Some(other)) => other.as_ref(),
+        (None, None) => storage,
+    };
+    if pattern.is_none() {
+        let words = (F::OTHER_FILE, F::FORMAT.name, F::EXPECTED);
+        refuse_other_file(lists, &config.path, words, options)?;
+    }
+    let data_root = data.unwrap_or(root);
+    let opening = Opening::<F> { request, keys, pattern, storage, lists, data_root };
+    let mut report = IndexReport::default();
+    let index = opening.request.open(
+        lists,
+        &mut report,
+        |index| opening.is_fresh(index),
+        |warnings| F::make(&opening, warnings),
+    )?;
+    let dataset = opening.dataset(index)?;
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok((Arc::new(dataset), report))
+}
+
+/// The storage of manifests if the data has another root; `None`: the data's storage is used.
+///
+/// # Errors
+/// The manifest is remote but the data is local, or the folder cannot be opened.
+fn open_lists(
+    config: &DatasetConfig,
+    data: Option<&Path>,
+    root: &Path,
+    options: OpenOptions<'_>,
+) -> Result<Option<Arc<dyn Storage>>, DatasetError> {
+    match data {
+        Some(data) if config.is_remote() && !is_url(data) => {
+            let reason = "a manifest behind a URL names no files of this machine; set dataset.root to a URL, or copy the manifest";
+            Err(DatasetError::BrokenFile { path: config.path.clone(), reason: reason.to_owned() })
+        }
+        Some(_) => {
+            let opened = options.call("opening", root, || storages::open(root, &config.storage));
+            let opened = opened.map_err(|error| match error {
+                StorageError::Vanished { .. } => DatasetError::Missing { path: root.to_owned() },
+                error => error.into(),
+            })?;
+            Ok(Some(opened))
+        }
+        None => Ok(None),
+    }
+}
+
+/// A dataset with a saved index.
+#[derive(Debug)]
+pub(super) struct Indexed<F: Format> {
+    index: F::Index,
+    fields: Vec<Field>,
+    format: F,
+}
+
+impl<F: Format> FileTable for Indexed<F> {
+    fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
+        self.format.append_path(&self.index, file, path);
+    }
+
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        self.format.stamp(&self.index, file)
+    }
+}
+
+impl<F: Format> Dataset for Indexed<F> {
+    fn sample_count(&self) -> u64 {
+        self.index.samples()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
+        self.format.locate(&self.index, id, locations);
+    }
+
+    fn shares_units(&self) -> bool {
+        self.format.shares_units()
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.format.page_bytes()
+    }
+
+    fn blocks(&self) -> Option<SampleBlocks> {
+        self.format.blocks(&self.index)
+    }
+
+    fn read<'a>(
+        &'a self,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        let mut fields = self.fields.iter();
+        self.format.values(&self.index, id, bytes, &mut |value| {
+            if let (FieldValue::Array(array), Some(field)) = (&value, fields.next()) {
+                check_type(field, array)?;
+            }
+            values.push(value);
+            Ok(())
+        })
+    }
+
+    fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
+        self.format.unpacked_bytes(bytes)
+    }
+
+    fn notes(&self) -> Vec<(&'static str, String)> {
+        self.format.notes()
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.index.fingerprint()
+    }
+
+    fn index(&self) -> Option<&IndexBytes> {
+        Some(self.index.bytes())
+    }
+
+    fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
+        self.index.append_name(id, name);
+    }
+
+    fn max_row_bytes(&self, field: usize) -> Option<u64> {
+        self.format.max_row_bytes(&self.index, field, self.fields.get(field)?)
+    }
+
+    fn rows_differ(&self, field: usize) -> Option<bool> {
+        self.format.rows_differ(&self.index, field)
+    }
+
+    fn label(&self, id: SampleId) -> Option<i64> {
+        self.format.label(&self.index, id)
+    }
+
+    fn field_rules(&self) -> String {
+        self.format.field_rules()
+    }
+
+    fn classes(&self) -> &[String] {
+        self.format.classes()
+    }
+}

@@ -1,0 +1,50 @@
+//! The storage formats of samples: one file or folder per format, and one line in `registry`.
+//!
+//! A format reads the files below a dataset's path to build an index (the crate `index`), and splits the bytes of a
+//! sample into its fields ([`Dataset`](forebay_dataset::Dataset)). `storages` selects the storage by the scheme of a
+//! path.
+
+#![forbid(unsafe_code)]
+
+mod arrow;
+mod audio_folder;
+mod columns;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod conformance;
+mod draft;
+mod fields;
+mod file_samples;
+#[doc(hidden)]
+pub mod fuzzing;
+mod image_folder;
+mod indexed;
+mod layouts;
+mod litdata;
+mod manifest;
+mod mds;
+mod npy;
+mod npz;
+mod number_lists;
+mod object;
+mod parquet;
+mod propose;
+mod records;
+mod registry;
+pub mod storages;
+mod tables;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod tfrecord;
+mod tokens;
+mod webdataset;
+
+pub use draft::{Draft, Epochs};
+pub use layouts::{Layout, find_layout};
+pub use propose::{
+    Proposal, build_index, open, open_configured, propose, recognize, settle_format,
+};
+pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};

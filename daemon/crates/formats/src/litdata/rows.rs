@@ -1,0 +1,135 @@
+//! Chunks whose items are rows of Arrow, as LitData 0.2.70 and later write dicts of plain values and lists. The chunk's
+//! table of items lists empty items. Then follow an Arrow file with all items, its length as a little-endian `u32`, and
+//! a mark. The source is `append_arrow_row_footer` of litdata/streaming/item_loader.py.
+
+use std::ops::ControlFlow;
+
+use forebay_config::DatasetConfig;
+
+use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
+use crate::arrow;
+use crate::tables::{Cell, PackedCell, TableFormat, TableKind, Visit};
+use forebay_dataset::error::DatasetError;
+use forebay_index::saved_index::tell_missing;
+use forebay_index::stored_file::StoredFile;
+use forebay_index::window::Bytes;
+use forebay_storage::Storage;
+
+/// The mark at the end of a chunk; the length precedes it.
+const MARK: &[u8; 8] = b"LDARW01\0";
+const TAIL_BYTES: u64 = 12;
+
+/// Chunks of rows.
+#[derive(Debug)]
+pub(super) struct Rows;
+
+impl TableKind for Rows {
+    const TABLES: TableFormat = TABLES;
+}
+
+const TABLES: TableFormat = TableFormat {
+    format: FORMAT,
+    marks: &[],
+    expected: "the folder of an index.json and its chunks",
+    listed,
+    columns: |chunk| (arrow::TABLES.columns)(&ArrowRows::of(chunk)?),
+    rows,
+};
+
+/// Whether the items of a folder are rows of Arrow: `index.json` has `types`, and the first chunk contains an Arrow
+/// file.
+pub(super) fn are_here(storage: &dyn Storage) -> Result<bool, DatasetError> {
+    let Some(file) = StoredFile::if_there(storage, INDEX.as_bytes())? else { return Ok(false) };
+    let text = file.read_whole(MAX_INDEX_BYTES)?;
+    // `records` reads it again and reports errors.
+    let Ok(index) = serde_json::from_slice::<Index>(&text) else { return Ok(false) };
+    let (Some(first), Some(_)) = (index.chunks.first(), &index.config.types) else {
+        return Ok(false);
+    };
+    let name = arrow::path_below(&file, &first.filename)?;
+    let Some(chunk) = StoredFile::if_there(storage, &name)? else { return Ok(false) };
+    Ok(ArrowRows::find(&chunk)?.is_some())
+}
+
+/// The chunks, in the order of the index.
+fn listed(
+    storage: &dyn Storage,
+    _config: &DatasetConfig,
+) -> Result<Option<Vec<Vec<u8>>>, DatasetError> {
+    let file = StoredFile::new(storage, INDEX.as_bytes()).map_err(DatasetError::from);
+    let file = file.map_err(tell_missing)?;
+    let index: Index = serde_json::from_slice(&file.read_whole(MAX_INDEX_BYTES)?)
+        .map_err(|error| file.fault(format!("it is not an index of LitData: {error}")))?;
+    let names = index.chunks.iter().map(|chunk| arrow::path_below(&file, &chunk.filename));
+    names.collect::<Result<_, _>>().map(Some)
+}
+
+fn rows(
+    chunk: &dyn Bytes,
+    wanted: &[usize],
+    piece: u64,
+    visit: Visit<'_>,
+) -> Result<(), DatasetError> {
+    let rows = ArrowRows::of(chunk)?;
+    let mut cells = Vec::new();
+    let mut moved = |row: u64, found: &[Cell]| -> Result<ControlFlow<()>, DatasetError> {
+        cells.clear();
+        cells.extend(found.iter().cloned().map(|cell| match cell {
+            Cell::At { offset, length } => Cell::At { offset: rows.start + offset, length },
+            Cell::Packed(packed) => {
+                Cell::Packed(PackedCell { offset: rows.start + packed.offset, ..packed })
+            }
+            other => other,
+        }));
+        visit(row, &cells)
+    };
+    (arrow::TABLES.rows)(&rows, wanted, piece, &mut moved)
+}
+
+/// The Arrow file within a chunk.
+struct ArrowRows<'c> {
+    chunk: &'c dyn Bytes,
+    start: u64,
+    length: u64,
+}
+
+impl<'c> ArrowRows<'c> {
+    fn find(chunk: &'c dyn Bytes) -> Result<Option<Self>, DatasetError> {
+        let Some(tail) = chunk.length().checked_sub(TAIL_BYTES) else { return Ok(None) };
+        let mut bytes = Vec::new();
+        chunk.read(tail, TAIL_BYTES, &mut bytes)?;
+        let Some((length, mark)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
+        if mark != MARK {
+            return Ok(None);
+        }
+        let length = u64::from(u32::from_le_bytes(*length));
+        let start = tail.checked_sub(length).ok_or_else(|| {
+            chunk.fault(format!("its rows are to have {length} bytes, and the file has fewer"))
+        })?;
+        Ok(Some(Self { chunk, start, length }))
+    }
+
+    fn of(chunk: &'c dyn Bytes) -> Result<Self, DatasetError> {
+        Self::find(chunk)?.ok_or_else(|| {
+            chunk.fault(
+                "it has no rows of Arrow, and other chunks of its dataset do: it is cut off, or write all of them with the same \
+                 version of LitData"
+                    .to_owned(),
+            )
+        })
+    }
+}
+
+impl Bytes for ArrowRows<'_> {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
+        self.chunk.read(self.start + offset, length, buffer)
+    }
+
+    fn fault(&self, reason: String) -> DatasetError {
+        self.chunk.fault(reason)
+    }
+}

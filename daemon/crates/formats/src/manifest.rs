@@ -1,0 +1,286 @@
+//! `manifest`: samples from a table with a row per sample: `.csv`, `.tsv` or `.jsonl`, including the `metadata.csv` and
+//! `metadata.jsonl` of Hugging Face's image folders.
+//!
+//! Columns contain paths of files or values, as `[dataset.fields]` declares ([`rules`]). The manifests are read once
+//! ([`table`], `read`) for an index of each row's cells ([`RowIndex`]). A sample's files are then known without a
+//! search, and edits of a manifest have no effect during a run. [`paths`] limits where paths may lead.
+
+pub(super) mod coco;
+mod fuzzed;
+mod paths;
+mod read;
+mod rules;
+mod scan;
+mod source;
+mod table;
+pub(super) mod tabular;
+
+use std::path::{Path, PathBuf};
+
+use forebay_keys::{ConfigError, DataPath, Located, Section, keys};
+use forebay_protocol::ids::SampleId;
+
+#[doc(hidden)]
+pub(super) use self::fuzzed::{check_index, read_for_fuzzing};
+pub(super) use self::scan::{NamedPictures, named_pictures};
+use crate::columns::{self, ColumnRule, Labels, parse_rules, read_rules, rules_text};
+use crate::draft::{Draft, Seen};
+use crate::fields::{FieldsTable, Form};
+use crate::indexed::{Format, Opening, Take};
+use crate::number_lists::ListForm;
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::{Defect, Field, FieldKind, FieldValue};
+use forebay_index::folder::scan::{FolderFormat, LooseFiles};
+use forebay_index::row_index::RowIndex;
+use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
+use forebay_index::shard_paths;
+use forebay_storage::listing::EntryKind;
+use forebay_storage::location::{FileId, Location, SampleBytes};
+
+/// The manifests that a folder may contain.
+const IN_FOLDERS: [&str; 5] =
+    ["metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.jsonl.gz", "metadata.csv.gz"];
+
+keys! {
+    /// The keys of manifests.
+    pub(super) struct ManifestKeys = "dataset", check check_keys {
+        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        pub(super) fields: FieldsTable, "", absent("what the first samples have");
+        /// the folder or URL that the paths in the manifest start at
+        pub(super) root: DataPath, "", absent("the manifest's folder");
+    }
+}
+
+fn check_keys(keys: &mut ManifestKeys, _section: &Section) -> Result<(), ConfigError> {
+    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
+    read_rules(entries).map(drop)
+}
+
+/// The fields of manifests.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    /// By field, which is the order of columns.
+    rules: Vec<ColumnRule>,
+    /// By field.
+    labels: Vec<Labels>,
+}
+
+impl Manifest {
+    fn new(rules: Vec<ColumnRule>) -> Self {
+        let labels = rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect();
+        Self { rules, labels }
+    }
+
+    /// The cell of each field; for a field of files, also the file's index among the sample's files.
+    fn cells<'i>(
+        &self,
+        index: &'i RowIndex,
+        id: SampleId,
+    ) -> impl Iterator<Item = (Option<&'i [u8]>, Option<usize>)> {
+        let mut files = 0;
+        index.cells(id).zip(&self.rules).map(move |(cell, rule)| {
+            let file = cell.filter(|_| rule.is_file()).map(|_| files);
+            files += usize::from(file.is_some());
+            (cell, file)
+        })
+    }
+}
+
+impl Format for Manifest {
+    const FORMAT: FolderFormat = FolderFormat {
+        name: "manifest",
+        extensions: &[
+            ".csv",
+            ".tsv",
+            ".jsonl",
+            ".csv.gz",
+            ".tsv.gz",
+            ".jsonl.gz",
+            ".csv.zst",
+            ".tsv.zst",
+            ".jsonl.zst",
+        ],
+        loose: LooseFiles::NoFolders,
+    };
+    const EXPECTED: &'static str = "a .csv, .tsv or .jsonl file, also with .gz or .zst, or a folder with a metadata.csv or metadata.jsonl";
+    const MARKS: &'static [&'static str] = &IN_FOLDERS;
+    const IS_COMPARED_REMOTELY: bool = true;
+
+    type Keys = ManifestKeys;
+    type Index = RowIndex;
+
+    /// Tables are manifests, too, if the configuration says so.
+    fn split(path: &Path) -> (PathBuf, Option<&str>) {
+        shard_paths::split_named(path, |name| {
+            Self::reads(name) || tabular::format_of(name).is_some()
+        })
+    }
+
+    fn data_root(keys: &ManifestKeys) -> Option<PathBuf> {
+        keys.root.clone()
+    }
+
+    /// Decodes images to one size, and keeps the other fields.
+    fn draft(seen: &Seen) -> Draft {
+        Draft::of_members(seen, true)
+    }
+
+    fn digested(keys: &ManifestKeys) -> Result<String, ConfigError> {
+        let rules = keys.fields.as_deref().map(read_rules).transpose()?;
+        let rules = rules.as_deref().map(rules_text).unwrap_or_default();
+        // Earlier indexes have lists of numbers as text.
+        let root = keys.root.clone().unwrap_or_default();
+        Ok(format!("{}\0{rules}\0lists", root.display()))
+    }
+
+    fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
+        let Opening { request, pattern, lists, .. } = opening;
+        let path = &request.config.path;
+        if pattern.is_some() {
+            let found = shard_paths::find(*lists, path, *pattern, Self::FORMAT.extensions)
+                .map_err(tell_missing)?;
+            refuse_twice(*lists, &found)?;
+            if found.is_empty() {
+                return Err(request.no_samples("no file has such a name"));
+            }
+            return Ok(found);
+        }
+        let mut found = Vec::new();
+        let listed = lists.list(b"", &mut |name, kind| {
+            let is_file = matches!(kind, EntryKind::File | EntryKind::Object(_));
+            let is_one = IN_FOLDERS.iter().any(|known| known.as_bytes() == name);
+            // A listing may contain a name twice.
+            if is_file && is_one && !found.iter().any(|known| known == name) {
+                found.push(name.to_vec());
+            }
+        });
+        listed.map_err(|error| tell_missing(error.into()))?;
+        match found.len() {
+            1 => Ok(found),
+            0 => Err(request.no_samples(format!(
+                "it is a folder without {}; name the manifest in dataset.path, such as train.csv",
+                IN_FOLDERS.join(", ")
+            ))),
+            _ => Err(request
+                .no_samples("it is a folder with several manifests; name one in dataset.path")),
+        }
+    }
+
+    fn make(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<u8>, DatasetError> {
+        scan::make(opening, warnings)
+    }
+
+    fn of_index(index: &RowIndex, _opening: &Opening<'_, Self>) -> Option<Self> {
+        let rules = parse_rules(index.rules()).filter(|rules| rules.len() == index.columns());
+        rules.map(Self::new)
+    }
+
+    fn needs_first(&self) -> bool {
+        self.rules.iter().any(|rule| rule.rule.form == Form::Array && rule.list.is_none())
+    }
+
+    fn fields(
+        &self,
+        index: &RowIndex,
+        first: Option<SampleBytes<'_>>,
+    ) -> Result<Vec<Field>, Defect> {
+        let first = first.unwrap_or(SampleBytes::new(&[], &[]));
+        let rules = self.cells(index, SampleId(0)).zip(&self.rules);
+        rules
+            .map(|((cell, file), rule)| match &rule.list {
+                Some(list) => {
+                    let kind =
+                        FieldKind::Array { dtype: list.dtype(), shape: list.first_shape(cell) };
+                    Ok(Field { name: rule.rule.name.clone(), kind })
+                }
+                None => rule.rule.field(file.and_then(|file| first.part(file))),
+            })
+            .collect()
+    }
+
+    fn locate(&self, index: &RowIndex, id: SampleId, locations: &mut Vec<Location>) {
+        let first = id.0.saturating_mul(index.columns() as u64);
+        let files = self.cells(index, id).zip(0_u64..).filter(|((_, file), _)| file.is_some());
+        locations.extend(files.map(|(_, column)| Location::whole(FileId(first + column))));
+    }
+
+    fn values<'a>(
+        &'a self,
+        index: &'a RowIndex,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        take: Take<'_, 'a>,
+    ) -> Result<(), Defect> {
+        for ((rule, labels), (cell, file)) in
+            self.rules.iter().zip(&self.labels).zip(self.cells(index, id))
+        {
+            let lost =
+                || Defect(format!("the file of the field `{}` was not read", rule.rule.name));
+            let data = match file {
+                Some(part) => Some(bytes.part(part).ok_or_else(lost)?),
+                None => cell,
+            };
+            take(rule.value(data, labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// A file's number is derived from its sample and field.
+    fn append_path(&self, index: &RowIndex, file: FileId, path: &mut Vec<u8>) {
+        let columns = index.columns() as u64;
+        let column = usize::try_from(file.0 % columns).unwrap_or(usize::MAX);
+        let cell = index.cells(SampleId(file.0 / columns)).nth(column);
+        path.extend_from_slice(cell.flatten().unwrap_or_default());
+    }
+
+    fn field_rules(&self) -> String {
+        columns::table(&self.rules)
+    }
+
+    fn max_row_bytes(&self, index: &RowIndex, place: usize, field: &Field) -> Option<u64> {
+        match self.rules.get(place).and_then(|rule| rule.list.as_ref()) {
+            Some(list) => Some(list.longest_bytes().max(1)),
+            None => (field.kind == FieldKind::Text).then(|| index.longest(place).max(1)),
+        }
+    }
+
+    /// For lists of numbers; arrays in files are not checked.
+    fn rows_differ(&self, _index: &RowIndex, field: usize) -> Option<bool> {
+        self.rules.get(field)?.list.as_ref().map(ListForm::rows_differ)
+    }
+
+    /// The bytes of the arrays made from lists.
+    fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
+        let lists = self.rules.iter().filter_map(|rule| rule.list.as_ref());
+        lists.map(ListForm::longest_bytes).fold(0, u64::saturating_add)
+    }
+
+    fn label(&self, index: &RowIndex, id: SampleId) -> Option<i64> {
+        let is_label = |rule: &ColumnRule| rule.rule.form == Form::Integer;
+        let place = self.rules.iter().position(is_label)?;
+        let (cell, _) = self.cells(index, id).nth(place)?;
+        match self.rules[place].value(cell, &self.labels[place]) {
+            Ok(FieldValue::Integer(label)) => Some(label),
+            _ => None,
+        }
+    }
+
+    fn classes(&self) -> &[String] {
+        columns::classes(&self.rules)
+    }
+
+    fn notes(&self) -> Vec<(&'static str, String)> {
+        let files = self.rules.iter().filter(|rule| rule.rule.form != Form::Text && rule.is_file());
+        let names: Vec<_> = files.map(|rule| rule.rule.from.join("|")).collect();
+        match names.is_empty() {
+            true => Vec::new(),
+            false => vec![("files", format!("named by {}", names.join(", ")))],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Reads manifests for an index.
+
+use std::path::Path;
+
+use super::Manifest;
+use super::paths::Paths;
+use super::read::Reading;
+use super::rules::{SeenColumn, infer_rules, settle_forms};
+use super::source::unpacked;
+use super::table::{Kind, Table};
+use super::tabular::{self, Lines, Wanted};
+use crate::columns::{ColumnRule, read_rules, rules_text};
+use crate::fields::Missing;
+use crate::indexed::{Format, Opening};
+use forebay_dataset::error::DatasetError;
+use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_index::stored_file::StoredFile;
+use forebay_storage::{Storage, StorageError, codec_of};
+
+/// The number of rows from which column types are inferred.
+pub(super) const SEEN_ROWS: usize = 100;
+/// The number of pictures whose existence is checked.
+const LOOKED_FOR: usize = 4;
+/// The number of bytes per read.
+const LOCAL_WINDOW: usize = 1 << 20;
+const REMOTE_WINDOW: usize = 8 << 20;
+
+fn window(lists: &dyn Storage) -> usize {
+    if lists.remote_root().is_some() { REMOTE_WINDOW } else { LOCAL_WINDOW }
+}
+
+fn open_file<'f>(lists: &'f dyn Storage, path: &'f [u8]) -> Result<StoredFile<'f>, DatasetError> {
+    StoredFile::new(lists, path).map_err(|error| tell_missing(error.into()))
+}
+
+/// The rows of a manifest.
+///
+/// # Errors
+/// As [`Table::of`].
+fn open_table<'f>(
+    file: &'f StoredFile<'f>,
+    path: &[u8],
+    window: usize,
+    wanted: Wanted<'_>,
+) -> Result<Table<'f>, DatasetError> {
+    if let Some(format) = tabular::format_of(path) {
+        let lines = Lines::read(file, format, window as u64, wanted)?;
+        return Table::of(Box::new(lines), Kind::Json, window);
+    }
+    let kind = Kind::of(path);
+    match codec_of(path) {
+        None => Table::new(file, kind, window),
+        Some(codec) => Table::of(unpacked(file, codec, window)?, kind, window),
+    }
+}
+
+/// The columns of the first manifest, with the values of its first rows.
+fn look(lists: &dyn Storage, path: &[u8]) -> Result<Vec<SeenColumn>, DatasetError> {
+    let file = open_file(lists, path)?;
+    let head = Wanted { columns: None, rows: Some(SEEN_ROWS as u64) };
+    seen_columns(open_table(&file, path, window(lists), head)?)
+}
+
+/// The columns of a table, with the values of its first rows.
+pub(super) fn seen_columns(mut table: Table<'_>) -> Result<Vec<SeenColumn>, DatasetError> {
+    let mut seen: Vec<SeenColumn> = Vec::new();
+    for _ in 0..SEEN_ROWS {
+        let is_row = table.next(true)?;
+        for name in table.columns().iter().skip(seen.len()) {
+            seen.push(SeenColumn { name: name.clone(), values: Vec::new(), lists: 0 });
+        }
+        if !is_row {
+            break;
+        }
+        for (place, column) in seen.iter_mut().enumerate() {
+            let cell = table.cell(place).filter(|cell| !cell.is_empty());
+            column.lists += usize::from(cell.is_some() && table.is_list(place));
+            column.values.extend(cell.map(<[u8]>::to_vec));
+        }
+    }
+    Ok(seen)
+}
+
+/// A column of a table that contains picture paths.
+pub(crate) struct NamedPictures {
+    pub(crate) column: String,
+    /// The value in the first row.
+    pub(crate) example: String,
+    /// Whether the first pictures are found without `dataset.root`.
+    pub(crate) are_there: bool,
+}
+
+/// The column of picture paths, by the first rows, of a table that contains no binary columns.
+///
+/// # Errors
+/// The table cannot be read.
+pub(crate) fn named_pictures(
+    storage: &dyn Storage,
+    root: &Path,
+    path: &[u8],
+) -> Result<Option<NamedPictures>, DatasetError> {
+    let Some(format) = tabular::format_of(path) else { return Ok(None) };
+    let file = open_file(storage, path)?;
+    let head = Wanted { columns: None, rows: Some(SEEN_ROWS as u64) };
+    let window = window(storage);
+    let lines = Lines::read(&file, format, window as u64, head)?;
+    if lines.has_bytes {
+        return Ok(None);
+    }
+    let seen = seen_columns(Table::of(Box::new(lines), Kind::Json, window)?)?;
+    let Some(column) = seen.iter().find(|column| column.names_pictures()) else { return Ok(None) };
+    let folder = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let paths = Paths::new(root, &path[..folder], storage.remote_root().is_some());
+    let mut are_there = true;
+    let mut resolved = Vec::new();
+    for value in column.values.iter().take(LOOKED_FOR) {
+        are_there &= paths.resolve(value, &mut resolved).is_ok()
+            && match StoredFile::if_there(storage, &resolved) {
+                Ok(found) => found.is_some(),
+                // A missing folder of a path is not an outage here.
+                Err(StorageError::Away { .. } | StorageError::Dangling { .. }) => false,
+                Err(error) => return Err(error.into()),
+            };
+    }
+    let example = column.values.first().map(|value| String::from_utf8_lossy(value).into_owned());
+    let (column, example) = (column.name.clone(), example.unwrap_or_default());
+    Ok(Some(NamedPictures { column, example, are_there }))
+}
+
+/// The rules of the configuration, or rules inferred from the first rows.
+fn rules(
+    opening: &Opening<'_, Manifest>,
+    path: &[u8],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<ColumnRule>, DatasetError> {
+    let seen = look(opening.lists, path)?;
+    if let Some(entries) = opening.keys.fields.as_deref() {
+        let mut rules = read_rules(entries)?;
+        settle_forms(&mut rules, &seen);
+        return Ok(rules);
+    }
+    let (rules, left_out) = infer_rules(&seen);
+    if !left_out.is_empty() {
+        warnings.push(format!(
+            "columns that no field was made of, since they are empty or their names cannot be a field's: {}; name them in \
+             dataset.fields",
+            left_out.join(", ")
+        ));
+    }
+    match rules.is_empty() {
+        true => Err(opening.request.no_samples("it has no rows with values")),
+        false => Ok(rules),
+    }
+}
+
+/// Reads the manifests and builds an index.
+pub(super) fn make(
+    opening: &Opening<'_, Manifest>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<u8>, DatasetError> {
+    let started_seconds = now_seconds();
+    opening.request.check_limit()?;
+    let manifests = Manifest::files(opening)?;
+    let mut rules = rules(opening, &manifests[0], warnings)?;
+    let mut reading = Reading::new(&opening.request, &rules)?;
+    for path in &manifests {
+        if reading.is_over() {
+            break;
+        }
+        let file = open_file(opening.lists, path)?;
+        let names: Vec<_> =
+            rules.iter().flat_map(|rule| &rule.rule.from).map(String::as_str).collect();
+        let wanted = Wanted { columns: Some(&names), rows: reading.max_rows() };
+        let table = open_table(&file, path, window(opening.lists), wanted)?;
+        let end = match opening.keys.root {
+            Some(_) => 0,
+            None => path.iter().rposition(|byte| *byte == b'/').unwrap_or(0),
+        };
+        let is_contained = opening.storage.remote_root().is_some();
+        let paths = Paths::new(&opening.data_root, &path[..end], is_contained);
+        reading.read(path, file.stamp, table, &paths)?;
+    }
+    let Reading { found, draft, listed, skipped, missing, lists, .. } = reading;
+    let form = "a sample is named by its manifest and its line, as in train.csv:17";
+    opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
+    for (rule, missing) in rules.iter_mut().zip(missing) {
+        let name = &rule.rule.name;
+        if missing > 0 && rule.rule.missing == Missing::Error {
+            warnings.push(format!(
+                "{missing} rows have no {}, and are bad samples; set dataset.fields.{name}.missing to \"skip\" to leave \
+                 them out",
+                rule.rule.from.join(" or ")
+            ));
+        }
+    }
+    for (rule, found) in rules.iter_mut().zip(found) {
+        if let Some(classes) = rule.classes.as_mut().filter(|classes| classes.are_sorted) {
+            classes.names = found.into_names();
+        }
+    }
+    for (rule, list) in rules.iter_mut().zip(lists) {
+        rule.list = list;
+    }
+    Ok(draft.build(started_seconds, &rules_text(&rules)))
+}

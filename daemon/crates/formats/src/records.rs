@@ -1,0 +1,393 @@
+//! Shards of records: files that begin with a table of their samples' offsets, as written by MosaicML Streaming (`mds`)
+//! and LitData (`litdata`). A record consists of the sizes of its columns and then their bytes.
+//!
+//! A format describes a folder ([`Description`]) by the folder's `index.json`: its shards, and the columns with their
+//! encodings ([`encoding`]). The shards' tables are read once for an index ([`scan`]); then a sample is one range of
+//! its shard, so the shuffle is exact.
+
+mod description;
+mod encoding;
+mod fuzzed;
+pub(super) mod half;
+mod packed;
+mod rules;
+mod scan;
+
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_protocol::ids::SampleId;
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::description::{
+    Column, Compression, Described, DescribedShard, Description, Packing,
+};
+pub(super) use self::encoding::{ArrayForm, Encoding, Number, lit_dtype, lit_tensor_dtype};
+#[doc(hidden)]
+pub(super) use self::fuzzed::{read_for_fuzzing, read_frames_for_fuzzing, read_table_for_fuzzing};
+use self::packed::{FramesRead, PackedRecord};
+pub(super) use self::rules::{
+    RecordRule, first_names, first_of, infer, read_rules, settle, with_reason,
+};
+use self::scan::RecordScan;
+use crate::draft::{Draft, Seen};
+use crate::fields::{FieldsTable, Form, fields_table};
+use crate::indexed::{
+    Format, Opening, ShardFormat, ShardPlan, Take, fields_of, locate_whole, make_of_shards,
+    whole_bytes,
+};
+use crate::litdata::nested::most_text_bytes;
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::{Defect, Field, FieldKind, SampleBlocks};
+use forebay_index::folder::scan::FolderFormat;
+use forebay_index::saved_index::SavedIndex;
+use forebay_index::shards::{Extent, Pace, ScannedShard, ShardIndex};
+use forebay_storage::Storage;
+use forebay_storage::location::{
+    ByteRange, FileId, Location, Packed, SampleBytes, Transform, Unit,
+};
+
+keys! {
+    /// The keys of formats whose samples have named columns.
+    pub(super) struct RecordKeys = "dataset", check check_keys {
+        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        pub(super) fields: FieldsTable, "", absent("what the first samples have");
+    }
+}
+
+fn check_keys(keys: &mut RecordKeys, _section: &Section) -> Result<(), ConfigError> {
+    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
+    read_rules(entries, false).map(drop)
+}
+
+/// Decodes images to one size, and keeps the other fields.
+pub(super) fn draft(seen: &Seen) -> Draft {
+    Draft::of_members(seen, false)
+}
+
+/// The columns of a dataset and the fields made of them, as the index stores them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Layout {
+    columns: Vec<Column>,
+    rules: Vec<RecordRule>,
+    #[serde(default, skip_serializing_if = "Packing::is_plain")]
+    packing: Packing,
+}
+
+impl Layout {
+    /// The values of a record, by column.
+    fn split<'a>(&self, record: &'a [u8]) -> Result<Vec<&'a [u8]>, Defect> {
+        let defect = |what: String| Defect(format!("its record {what}; write the shard again"));
+        let sized = self.sized();
+        let (sizes, mut rest) = record.split_at_checked(4 * sized).ok_or_else(|| {
+            defect(format!(
+                "has {} bytes, and the sizes of its columns take {}",
+                record.len(),
+                4 * sized
+            ))
+        })?;
+        let mut sizes = sizes.chunks_exact(4);
+        let mut values = Vec::with_capacity(self.columns.len());
+        for column in &self.columns {
+            let size = column.bytes.unwrap_or_else(|| {
+                let size = sizes.next().and_then(<[u8]>::first_chunk);
+                size.map_or(0, |size| u64::from(u32::from_le_bytes(*size)))
+            });
+            let value = usize::try_from(size).ok().and_then(|size| rest.split_at_checked(size));
+            let (value, behind) = value.ok_or_else(|| {
+                defect(format!("ends before the {size} bytes of `{}` do", column.name))
+            })?;
+            values.push(value);
+            rest = behind;
+        }
+        match rest.len() {
+            0 => Ok(values),
+            left => Err(defect(format!("has {left} bytes behind its last column"))),
+        }
+    }
+
+    /// The number of columns whose sizes each record contains.
+    fn sized(&self) -> usize {
+        self.columns.iter().filter(|column| column.bytes.is_none()).count()
+    }
+
+    /// The minimum bytes of a record without the values of a column.
+    fn beside(&self, place: usize) -> u64 {
+        let others = self.columns.iter().enumerate().filter(|(other, _)| *other != place);
+        let fixed = others.filter_map(|(_, column)| column.bytes).fold(0, u64::saturating_add);
+        fixed.saturating_add(4 * self.sized() as u64)
+    }
+
+    /// Whether the scan must read the values' sizes, because the longest record bounds some field only loosely.
+    fn needs_values(&self) -> bool {
+        let needs = |rule: &RecordRule| {
+            let is_sized = self.column(rule).is_some_and(|(_, column)| column.bytes.is_none());
+            is_sized && matches!(rule.rule().form, Form::Text | Form::Bytes | Form::Array)
+        };
+        self.sized() > 1 && self.rules.iter().any(needs)
+    }
+
+    /// The column of a rule.
+    fn column(&self, rule: &RecordRule) -> Option<(usize, &Column)> {
+        let name = rule.column();
+        self.columns.iter().enumerate().find(|(_, column)| column.name == name)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let layout: Self = serde_json::from_str(text).ok()?;
+        let is_sound =
+            layout.rules.iter().all(|rule| rule.is_sound() && layout.column(rule).is_some());
+        (is_sound && !layout.rules.is_empty()).then_some(layout)
+    }
+}
+
+/// The fields of shards of records.
+#[derive(Debug)]
+pub(super) struct Records<D> {
+    layout: Layout,
+    /// The maximum memory to read a zstd frame of records; `None`: records are not compressed.
+    part_bytes: Option<u64>,
+    /// The limit of a sample, if samples share frames; `None`: each sample is read alone.
+    shared_limit: Option<u64>,
+    /// The length of the longest record.
+    longest_bytes: u64,
+    description: PhantomData<D>,
+}
+
+impl<D> Records<D> {
+    fn unit_of(&self, part: Packed) -> Unit {
+        let Packed { codec, unpacked_bytes: bytes, .. } = part;
+        match self.shared_limit {
+            Some(_) => Unit::Block(Transform::Unpacked { codec, bytes }),
+            None => Unit::Packed(part),
+        }
+    }
+
+    /// The bytes of a sample.
+    fn record<'a>(
+        &self,
+        index: &ShardIndex,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+    ) -> Result<&'a [u8], Defect> {
+        let (Some(limit), Some(record)) = (self.shared_limit, PackedRecord::of(index, id)) else {
+            return whole_bytes(index, id, bytes, "shard");
+        };
+        let Packed { unpacked_bytes, start, length, .. } = record.part;
+        // A storage limits the bytes of a sample that is read alone, but does not know the records of a shared frame.
+        if u64::from(length) > limit {
+            return Err(Defect(format!(
+                "it has {length} bytes to read, and limits.sample_bytes is {limit}"
+            )));
+        }
+        let (all, start) = (bytes.all(), start as usize);
+        let found = all.get(start..).and_then(|rest| rest.get(..length as usize));
+        found.filter(|_| all.len() == unpacked_bytes as usize).ok_or_else(|| {
+            Defect(format!(
+                "{unpacked_bytes} bytes of its shard's frame were to be read, and {} were",
+                all.len()
+            ))
+        })
+    }
+}
+
+impl<D: Description> Format for Records<D> {
+    const FORMAT: FolderFormat = D::FORMAT;
+    const OTHER_FILE: &'static str = "a file";
+    const EXPECTED: &'static str = "the folder of an index.json and its shards";
+    const UNPACKS: bool = true;
+
+    type Keys = RecordKeys;
+    type Index = ShardIndex;
+
+    fn reads(name: &[u8]) -> bool {
+        D::reads(name)
+    }
+
+    /// A path names the folder.
+    fn split(path: &Path) -> (PathBuf, Option<&str>) {
+        (path.to_owned(), None)
+    }
+
+    fn draft(seen: &Seen) -> Draft {
+        draft(seen)
+    }
+
+    fn digested(keys: &RecordKeys) -> Result<String, ConfigError> {
+        let rules = keys.fields.as_deref().map(|entries| read_rules(entries, false)).transpose()?;
+        // Words and names only: serialization cannot fail.
+        Ok(serde_json::to_string(&rules).unwrap_or_default() + D::READING)
+    }
+
+    fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
+        scan::files(opening.storage, &scan::describe(opening)?)
+    }
+
+    fn make(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<u8>, DatasetError> {
+        make_of_shards(opening, warnings)
+    }
+
+    fn of_index(index: &ShardIndex, opening: &Opening<'_, Self>) -> Option<Self> {
+        let layout = Layout::parse(index.rules())?;
+        if layout.packing.columns() != index.columns() {
+            return None;
+        }
+        let part_bytes =
+            (layout.packing != Packing::Plain).then(|| packed::part_memory(index).max(1));
+        let is_shared = layout.packing == Packing::ByFrame && opening.request.options.by_blocks;
+        let shared_limit = is_shared.then_some(opening.request.config.limits.sample_bytes);
+        let longest_bytes = index.longest(0);
+        Some(Self { layout, part_bytes, shared_limit, longest_bytes, description: PhantomData })
+    }
+
+    fn needs_first(&self) -> bool {
+        self.layout.rules.iter().any(RecordRule::is_array)
+    }
+
+    fn fields(
+        &self,
+        index: &ShardIndex,
+        first: Option<SampleBytes<'_>>,
+    ) -> Result<Vec<Field>, Defect> {
+        fields_of(self, index, first, self.layout.rules.iter(), |rule, first| {
+            // Checked when the layout was parsed.
+            let column = self.layout.column(rule);
+            rule.field(column.map_or(&Encoding::Bytes, |(_, column)| &column.encoding), first)
+        })
+    }
+
+    fn locate(&self, index: &ShardIndex, id: SampleId, locations: &mut Vec<Location>) {
+        if self.part_bytes.is_none() {
+            return locate_whole(index, id, locations);
+        }
+        // In a damaged index this is an empty record at the file's start, which is a bad sample.
+        let (place, unit) = match PackedRecord::of(index, id) {
+            Some(record) => (record.place, self.unit_of(record.part)),
+            None => (Extent { offset: 0, bytes: 0 }, Unit::Sample),
+        };
+        let range = ByteRange { offset: place.offset, length: Some(place.bytes) };
+        locations.push(Location { file: FileId(index.shard_of(id) as u64), range, unit });
+    }
+
+    fn values<'a>(
+        &'a self,
+        index: &'a ShardIndex,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        take: Take<'_, 'a>,
+    ) -> Result<(), Defect> {
+        let parts = self.layout.split(self.record(index, id, bytes)?)?;
+        for rule in &self.layout.rules {
+            // Checked when the layout was parsed.
+            let Some((place, column)) = self.layout.column(rule) else { continue };
+            take(rule.value(&column.encoding, parts[place])?)?;
+        }
+        Ok(())
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.part_bytes
+    }
+
+    fn shares_units(&self) -> bool {
+        self.shared_limit.is_some()
+    }
+
+    fn blocks(&self, index: &ShardIndex) -> Option<SampleBlocks> {
+        (self.layout.packing == Packing::ByFrame).then(|| packed::blocks(index))
+    }
+
+    fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
+        let mut columns = self.layout.rules.iter().filter_map(|rule| self.layout.column(rule));
+        match columns.any(|(_, column)| column.encoding == Encoding::Nested) {
+            true => most_text_bytes(bytes.length_bytes().min(self.longest_bytes)),
+            false => 0,
+        }
+    }
+
+    fn field_rules(&self) -> String {
+        fields_table(self.layout.rules.iter().map(|rule| (rule.rule(), String::new())))
+    }
+
+    fn max_row_bytes(&self, index: &ShardIndex, place: usize, field: &Field) -> Option<u64> {
+        let kind = &field.kind;
+        let (place, column) = self.layout.column(self.layout.rules.get(place)?)?;
+        let longest = column.bytes.or_else(|| {
+            let before = self.layout.columns[..place].iter();
+            index.longest_value(before.filter(|column| column.bytes.is_none()).count())
+        });
+        // A value is shorter than the longest record. An array in a dataset with images is far shorter.
+        let of_record = || index.longest(0).saturating_sub(self.layout.beside(place));
+        match kind {
+            FieldKind::Bytes | FieldKind::Text if column.encoding == Encoding::Nested => {
+                Some(most_text_bytes(longest.unwrap_or_else(of_record)))
+            }
+            FieldKind::Bytes | FieldKind::Text => Some(longest.unwrap_or_else(of_record).max(1)),
+            _ if kind.is_of_any_length() => {
+                let is_alone = self.layout.sized() == 1;
+                longest.or_else(|| is_alone.then(of_record)).map(|bytes| bytes.max(1))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<D: Description> ShardFormat for Records<D> {
+    const NAME_FORM: &'static str = "a sample is named by its shard, relative to the dataset's folder, and its number in it, as in shard.00000.mds/17";
+
+    type Scan = RecordScan;
+    type Counts = FramesRead;
+
+    fn plan(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<ShardPlan<RecordScan>, DatasetError> {
+        let described = scan::describe(opening)?;
+        let files = scan::files(opening.storage, &described)?;
+        let packing = described.packing;
+        let layout = scan::layout(opening, (described.columns, packing), warnings)?;
+        // From a URL, reading each record's sizes would fetch all records.
+        let looks = opening.storage.remote_root().is_none() && layout.needs_values();
+        let sized = if looks { layout.sized() } else { 0 };
+        let rules = serde_json::to_string(&layout).unwrap_or_default();
+        let by_blocks = opening.request.options.by_blocks;
+        let scan = RecordScan { shards: described.shards, sized, packing, by_blocks };
+        Ok(ShardPlan { files, columns: packing.columns(), rules, scan })
+    }
+
+    fn scan(
+        storage: &dyn Storage,
+        scan: &RecordScan,
+        (place, path): (usize, &[u8]),
+        pace: &dyn Pace,
+    ) -> Result<(ScannedShard, FramesRead), DatasetError> {
+        let shard = scan.shard(storage, place, path, pace)?;
+        let read = FramesRead::of(&shard, scan.packing);
+        Ok((shard, read))
+    }
+
+    fn conclude(scan: &RecordScan, read: Vec<FramesRead>, warnings: &mut Vec<String>) -> String {
+        // With blocks, a frame is read once.
+        warnings.extend(packed::warning(&read).filter(|_| !scan.by_blocks));
+        format!("its {} files have no samples", Self::FORMAT.name)
+    }
+}
+
+/// Whether a number type is supported.
+pub(super) fn is_number(name: &str) -> bool {
+    encoding::dtype(name).is_some()
+}
+
+/// The error for an unusable description.
+fn refuse(path: std::path::PathBuf, reason: impl Into<String>) -> DatasetError {
+    DatasetError::BrokenFile { path, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod packed_tests;
+#[cfg(test)]
+mod tests;

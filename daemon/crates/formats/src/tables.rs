@@ -1,0 +1,318 @@
+//! Files of columns: `arrow` and `parquet`. A row is a sample; fields are made of columns.
+//!
+//! A format finds its files and their columns. For each row it gives the offset of a value in the file, or the value
+//! itself if it is short or packed ([`Cell`]). Rows are read once for an index ([`scan`]); then a sample is one range
+//! of its file per value, so the shuffle is exact. [`features`] reads what Hugging Face's writers declare about
+//! columns.
+
+mod blocks;
+mod cells;
+mod features;
+mod fuzzed;
+mod names;
+mod scan;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_protocol::ids::SampleId;
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::cells::{Cell, PackedCell};
+use self::cells::{FileRows, Stored};
+pub(super) use self::features::{Feature, Features, HUGGINGFACE, SharedClasses};
+#[doc(hidden)]
+pub(super) use self::fuzzed::read_for_fuzzing;
+#[cfg(test)]
+pub(super) use self::fuzzed::read_in_memory;
+pub(super) use self::names::{MAX_COLUMNS, NameSizes};
+pub(super) use self::scan::{TableFormat, TableKind, Visit};
+use crate::draft::{Draft, Seen};
+use crate::fields::{FieldsTable, Form, fields_table};
+use crate::indexed::{Format, Opening, Take, fields_of};
+use crate::records::{Column, Encoding, RecordRule, read_rules};
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::{Defect, Field, SampleBlocks};
+use forebay_index::folder::scan::FolderFormat;
+use forebay_index::row_index::RowIndex;
+use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
+use forebay_index::shard_paths;
+use forebay_storage::location::{
+    ByteRange, FileId, Location, ObjectStamp, Packed, SampleBytes, Transform, Unit,
+};
+
+keys! {
+    /// The keys of formats whose samples are rows of columns.
+    pub(super) struct TableKeys = "dataset", check check_keys {
+        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        pub(super) fields: FieldsTable, "", absent("what the first samples have");
+    }
+}
+
+fn check_keys(keys: &mut TableKeys, _section: &Section) -> Result<(), ConfigError> {
+    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
+    read_rules(entries, true).map(drop)
+}
+
+/// A column of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TableColumn {
+    /// Its dotted name, including the enclosing structs, and its encoding.
+    pub(super) column: Column,
+    /// Names of classes, for a column of class numbers.
+    pub(super) classes: Arc<[String]>,
+    /// Whether the writer declared the type of its bytes.
+    pub(super) is_known: bool,
+    /// Whether its values are paths of pictures that the file does not contain. The parent struct is the pictures'
+    /// column.
+    pub(super) is_path: bool,
+}
+
+impl TableColumn {
+    pub(super) fn new(name: &str, encoding: Encoding) -> Self {
+        let column = Column { name: name.to_owned(), encoding, bytes: None };
+        Self { column, classes: Arc::default(), is_known: false, is_path: false }
+    }
+}
+
+/// A field and its column, as the index stores them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct TableField {
+    rule: RecordRule,
+    encoding: Encoding,
+    classes: Vec<String>,
+    /// The maximum memory to unpack a value; 0: no value is packed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    page_bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Parses the fields of an index.
+fn parse_fields(text: &str) -> Option<Vec<TableField>> {
+    let fields: Vec<TableField> = serde_json::from_str(text).ok()?;
+    let is_sound = fields.iter().all(|field| field.rule.is_sound());
+    (is_sound && !fields.is_empty()).then_some(fields)
+}
+
+/// The fields of a set of tables.
+#[derive(Debug)]
+pub(super) struct Tables<T> {
+    /// By field, which is the order of cells.
+    columns: Vec<TableField>,
+    /// The limit of a sample's values in pages, if samples share pages; `None`: each value is read alone.
+    shared_limit: Option<u64>,
+    kind: PhantomData<T>,
+}
+
+impl<T: TableKind> Format for Tables<T> {
+    const FORMAT: FolderFormat = T::TABLES.format;
+    const EXPECTED: &'static str = T::TABLES.expected;
+    const MARKS: &'static [&'static str] = T::TABLES.marks;
+
+    type Keys = TableKeys;
+    type Index = RowIndex;
+
+    /// Decodes images to one size, and keeps the other fields.
+    fn draft(seen: &Seen) -> Draft {
+        Draft::of_members(seen, false)
+    }
+
+    fn digested(keys: &TableKeys) -> Result<String, ConfigError> {
+        let rules = keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()?;
+        // Words and names only: serialization cannot fail.
+        Ok(serde_json::to_string(&rules).unwrap_or_default() + T::READING)
+    }
+
+    fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
+        let Opening { request, pattern, storage, .. } = opening;
+        let extensions = Self::FORMAT.extensions;
+        let listed = match pattern {
+            None => (T::TABLES.listed)(*storage, request.config)?,
+            Some(_) => None,
+        };
+        let found = match listed {
+            Some(listed) => listed,
+            None => shard_paths::find(*storage, &request.config.path, *pattern, extensions)
+                .map_err(tell_missing)?,
+        };
+        if found.is_empty() {
+            let extensions = extensions.join(" or ");
+            return Err(request.no_samples(format!("it has no {extensions} files")));
+        }
+        refuse_twice(*storage, &found)?;
+        Ok(found)
+    }
+
+    fn make(
+        opening: &Opening<'_, Self>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<u8>, DatasetError> {
+        scan::make(opening, warnings)
+    }
+
+    fn of_index(index: &RowIndex, opening: &Opening<'_, Self>) -> Option<Self> {
+        let columns = parse_fields(index.rules())?;
+        let options = &opening.request.options;
+        let limit = opening.request.config.limits.sample_bytes;
+        let shared_limit = options.by_blocks.then_some(limit);
+        (columns.len() == index.columns()).then_some(Self {
+            columns,
+            shared_limit,
+            kind: PhantomData,
+        })
+    }
+
+    fn needs_first(&self) -> bool {
+        self.columns.iter().any(|column| column.rule.rule().form == Form::Array)
+    }
+
+    fn fields(
+        &self,
+        index: &RowIndex,
+        first: Option<SampleBytes<'_>>,
+    ) -> Result<Vec<Field>, Defect> {
+        fields_of(self, index, first, self.columns.iter(), |column, first| {
+            column.rule.field(&column.encoding, first)
+        })
+    }
+
+    fn locate(&self, index: &RowIndex, id: SampleId, locations: &mut Vec<Location>) {
+        let file = FileId(index.manifest_of(id) as u64);
+        for cell in index.cells(id).flatten() {
+            let (offset, length, unit) = match Stored::of(cell) {
+                Stored::At { offset, length: length @ 1.. } => (offset, length, Unit::Sample),
+                Stored::Packed(PackedCell { offset, bytes, part }) => {
+                    (offset, bytes, self.unit_of(part))
+                }
+                Stored::At { .. } | Stored::Value(_) => continue,
+            };
+            let range = ByteRange { offset, length: Some(length) };
+            locations.push(Location { file, range, unit });
+        }
+    }
+
+    fn values<'a>(
+        &'a self,
+        index: &'a RowIndex,
+        id: SampleId,
+        bytes: SampleBytes<'a>,
+        take: Take<'_, 'a>,
+    ) -> Result<(), Defect> {
+        let (mut parts, mut own_bytes) = (0, 0);
+        for (column, cell) in self.columns.iter().zip(index.cells(id)) {
+            let value = match cell.map(Stored::of) {
+                None => None,
+                Some(Stored::Value(value)) => Some(value),
+                Some(Stored::At { length: 0, .. }) => Some(&[][..]),
+                Some(stored @ (Stored::At { .. } | Stored::Packed(_))) => {
+                    let part = bytes.part(parts).unwrap_or_default();
+                    parts += 1;
+                    own_bytes += stored.value_bytes();
+                    self.check_limit(own_bytes)?;
+                    let (length, range) = match stored {
+                        Stored::Packed(cell) if self.shared_limit.is_some() => {
+                            let start = cell.part.start as usize;
+                            let range = start..start + cell.part.length as usize;
+                            (cell.part.unpacked_bytes.into(), range)
+                        }
+                        _ => (stored.value_bytes(), 0..part.len()),
+                    };
+                    let value = part.get(range).filter(|_| part.len() as u64 == length);
+                    let missing = || {
+                        Defect(format!(
+                            "{length} bytes of `{}` were to be read, and {} were",
+                            column.rule.rule().name,
+                            part.len()
+                        ))
+                    };
+                    Some(value.ok_or_else(missing)?)
+                }
+            };
+            take(match value {
+                Some(value) => column.rule.value(&column.encoding, value)?,
+                None => column.rule.rule().value(None)?,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn stamp(&self, index: &RowIndex, file: FileId) -> Option<ObjectStamp> {
+        let stamp = index.manifest_stamp(usize::try_from(file.0).ok()?)?;
+        Some(stamp.object())
+    }
+
+    fn shares_units(&self) -> bool {
+        self.shared_limit.is_some() && self.page_bytes().is_some()
+    }
+
+    fn blocks(&self, index: &RowIndex) -> Option<SampleBlocks> {
+        self.page_bytes().and_then(|_| blocks::find(index))
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.columns.iter().map(|column| column.page_bytes).max().filter(|bytes| *bytes > 0)
+    }
+
+    fn field_rules(&self) -> String {
+        fields_table(self.columns.iter().map(|column| (column.rule.rule(), String::new())))
+    }
+
+    fn max_row_bytes(&self, index: &RowIndex, place: usize, field: &Field) -> Option<u64> {
+        field.kind.is_of_any_length().then(|| index.longest(place).max(1))
+    }
+
+    fn rows_differ(&self, index: &RowIndex, field: usize) -> Option<bool> {
+        // Other array columns contain files with headers.
+        matches!(self.columns.get(field)?.encoding, Encoding::Array(_)).then(|| {
+            let mut lengths = (0..index.samples()).filter_map(|id| {
+                let cell = index.cells(SampleId(id)).nth(field).flatten();
+                cell.map(Stored::length)
+            });
+            let first = lengths.next();
+            lengths.any(|length| Some(length) != first)
+        })
+    }
+
+    /// The classes, if exactly one field has some.
+    fn classes(&self) -> &[String] {
+        let mut all = self.columns.iter().filter(|column| !column.classes.is_empty());
+        match (all.next(), all.next()) {
+            (Some(column), None) => &column.classes,
+            _ => &[],
+        }
+    }
+}
+
+/// Pages that contain several values.
+impl<T> Tables<T> {
+    fn unit_of(&self, part: Packed) -> Unit {
+        let Packed { codec, unpacked_bytes: bytes, .. } = part;
+        match self.shared_limit {
+            Some(_) => Unit::Block(Transform::Unpacked { codec, bytes }),
+            None => Unit::Packed(part),
+        }
+    }
+
+    /// A storage limits the bytes of a sample that is read alone, but does not know the values of a shared page.
+    fn check_limit(&self, bytes: u64) -> Result<(), Defect> {
+        match self.shared_limit.filter(|limit| bytes > *limit) {
+            None => Ok(()),
+            Some(limit) => Err(Defect(format!(
+                "it has {bytes} bytes to read, and limits.sample_bytes is {limit}"
+            ))),
+        }
+    }
+}
+
+/// The error for contents that are not supported.
+fn refuse(path: std::path::PathBuf, reason: impl Into<String>) -> DatasetError {
+    DatasetError::BrokenFile { path, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests;

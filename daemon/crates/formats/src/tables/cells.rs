@@ -1,0 +1,201 @@
+//! The cells of rows: as a format finds them, and as the index stores them.
+
+use std::sync::Arc;
+
+use forebay_index::row_index::{push_cell, take_cell};
+use forebay_index::shards::Scanned;
+use forebay_storage::codec::Codec;
+use forebay_storage::location::Packed;
+
+/// The value of a row in a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cell {
+    /// No value.
+    Null,
+    /// A value of at most 8 bytes.
+    Number { bytes: [u8; 8], length: u8 },
+    /// A value that cannot be read alone from its file, or is too short for a separate read.
+    Value(Vec<u8>),
+    /// A value's range in its file.
+    At { offset: u64, length: u64 },
+    /// A value's range in the unpacked bytes of a part of its file.
+    Packed(PackedCell),
+    /// A value that is not supported, and why: its column is left out, other columns are kept.
+    Unread(Arc<str>),
+}
+
+/// A part of a file, and a value's range in its unpacked bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackedCell {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) part: Packed,
+}
+
+impl PackedCell {
+    /// The memory to unpack it: the part of the file, its unpacked bytes, and as much again for a decoder's history.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.bytes.saturating_add(2 * u64::from(self.part.unpacked_bytes))
+    }
+}
+
+impl Cell {
+    /// A number of at most 8 bytes.
+    pub(crate) fn number(value: &[u8]) -> Self {
+        let mut bytes = [0; 8];
+        match bytes.get_mut(..value.len()) {
+            Some(room) => {
+                room.copy_from_slice(value);
+                let length = u8::try_from(value.len()).unwrap_or(8);
+                Self::Number { bytes, length }
+            }
+            None => Self::Value(value.to_vec()),
+        }
+    }
+}
+
+const VALUE: u8 = 0;
+const AT: u8 = 1;
+const PACKED: u8 = 2;
+
+/// A cell in the index: a type byte, then the value; or its offset and length; or the codec's number, the offset and
+/// the bytes of the part of the file, its unpacked bytes, and the value's start and length in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored<'r> {
+    Value(&'r [u8]),
+    At { offset: u64, length: u64 },
+    Packed(PackedCell),
+}
+
+impl<'r> Stored<'r> {
+    /// Parses a cell; malformed locations are taken as values.
+    pub(super) fn of(cell: &'r [u8]) -> Self {
+        let number = |start: usize| {
+            cell.get(start..)
+                .and_then(<[u8]>::first_chunk)
+                .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        match cell.first() {
+            Some(&AT) if cell.len() == 17 => Self::At { offset: number(1), length: number(9) },
+            Some(&PACKED)
+                if cell.len() == 30
+                    && let Some(codec) = Codec::of_number(cell[1]) =>
+            {
+                let short = |start: usize| {
+                    cell[start..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+                };
+                let (unpacked_bytes, start, length) = (short(18), short(22), short(26));
+                let part = Packed { codec, unpacked_bytes, start, length };
+                Self::Packed(PackedCell { offset: number(2), bytes: number(10), part })
+            }
+            _ => Self::Value(cell.get(1..).unwrap_or_default()),
+        }
+    }
+
+    /// The length of a cell's value.
+    pub(super) fn length(cell: &[u8]) -> u64 {
+        Stored::of(cell).value_bytes()
+    }
+
+    /// The length of the value.
+    pub(super) fn value_bytes(self) -> u64 {
+        match self {
+            Stored::Value(value) => value.len() as u64,
+            Stored::At { length, .. } => length,
+            Stored::Packed(packed) => packed.part.length.into(),
+        }
+    }
+}
+
+/// The rows of one file, cell after cell.
+#[derive(Debug, Default)]
+pub(super) struct FileRows {
+    bytes: Vec<u8>,
+    rows: usize,
+    scratch: Vec<u8>,
+    /// By column: the reason why its values are not supported.
+    unread: Vec<Option<Arc<str>>>,
+}
+
+impl Scanned for FileRows {
+    fn samples(&self) -> usize {
+        self.rows
+    }
+}
+
+impl FileRows {
+    pub(super) fn add(&mut self, cells: &[Cell]) {
+        self.rows += 1;
+        for (place, cell) in cells.iter().enumerate() {
+            self.scratch.clear();
+            match cell {
+                Cell::Null => {
+                    push_cell(&mut self.bytes, None);
+                    continue;
+                }
+                Cell::Unread(why) => {
+                    push_cell(&mut self.bytes, None);
+                    self.unread.resize(cells.len(), None);
+                    self.unread[place].get_or_insert_with(|| Arc::clone(why));
+                    continue;
+                }
+                Cell::Number { bytes, length } => {
+                    self.scratch.push(VALUE);
+                    self.scratch.extend_from_slice(&bytes[..usize::from(*length).min(8)]);
+                }
+                Cell::Value(value) => {
+                    self.scratch.push(VALUE);
+                    self.scratch.extend_from_slice(value);
+                }
+                Cell::At { offset, length } => {
+                    self.scratch.push(AT);
+                    self.scratch.extend_from_slice(&offset.to_le_bytes());
+                    self.scratch.extend_from_slice(&length.to_le_bytes());
+                }
+                Cell::Packed(packed) => {
+                    let PackedCell { offset, bytes, part } = packed;
+                    self.scratch.extend_from_slice(&[PACKED, part.codec.number()]);
+                    for number in [*offset, *bytes] {
+                        self.scratch.extend_from_slice(&number.to_le_bytes());
+                    }
+                    for number in [part.unpacked_bytes, part.start, part.length] {
+                        self.scratch.extend_from_slice(&number.to_le_bytes());
+                    }
+                }
+            }
+            push_cell(&mut self.bytes, Some(&self.scratch));
+        }
+    }
+
+    /// The reason why a column is not supported, if so.
+    pub(super) fn unread(&self, column: usize) -> Option<&Arc<str>> {
+        self.unread.get(column)?.as_ref()
+    }
+
+    /// The first column that is not supported, and the reason.
+    pub(super) fn first_unread(&self) -> Option<(usize, &Arc<str>)> {
+        self.unread.iter().enumerate().find_map(|(place, why)| Some((place, why.as_ref()?)))
+    }
+
+    /// Calls `visit` with the cells of each row, for the columns that are kept.
+    ///
+    /// # Errors
+    /// Errors of `visit`.
+    pub(super) fn visit<E>(
+        &self,
+        stays: &[bool],
+        mut visit: impl FnMut(u64, &[Option<&[u8]>]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = self.bytes.as_slice();
+        let mut cells = Vec::with_capacity(stays.len());
+        for row in 0..self.rows {
+            cells.clear();
+            for stays in stays {
+                let cell = take_cell(&mut rest);
+                cells.extend(stays.then_some(cell));
+            }
+            visit(row as u64, &cells)?;
+        }
+        Ok(())
+    }
+}

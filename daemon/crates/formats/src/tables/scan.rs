@@ -1,0 +1,414 @@
+//! Reads tables for an index.
+
+use std::ops::ControlFlow;
+
+use forebay_config::DatasetConfig;
+use forebay_keys::ConfigError;
+
+use super::{
+    Cell, FileRows, PackedCell, Stored, TableColumn, TableField, TableKeys, Tables, refuse,
+};
+use crate::fields::{Form, Missing, begins_as_picture};
+use crate::indexed::{Format, Opening};
+use crate::records::{
+    Column, Encoding, RecordRule, first_names, first_of, infer, read_rules, settle, with_reason,
+};
+use forebay_dataset::error::DatasetError;
+use forebay_index::folder::scan::FolderFormat;
+use forebay_index::folder::select::Listed;
+use forebay_index::row_index::{RowDraft, append_name};
+use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_index::shards::{self, Pace};
+use forebay_index::stored_file::StoredFile;
+use forebay_index::window::Bytes;
+use forebay_storage::Storage;
+
+/// The number of rows between two checks whether the scan was stopped.
+const ROWS_PER_QUESTION: u64 = 4096;
+
+/// Receives a row's number and its cells, in the order of the requested columns.
+pub(crate) type Visit<'v> =
+    &'v mut dyn FnMut(u64, &[Cell]) -> Result<ControlFlow<()>, DatasetError>;
+
+/// The files that a file of the folder lists.
+type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, DatasetError>;
+/// Visits rows.
+type Walk = fn(&dyn Bytes, &[usize], u64, Visit<'_>) -> Result<(), DatasetError>;
+
+/// A format of tables.
+#[derive(Clone, Copy)]
+pub(crate) struct TableFormat {
+    pub(crate) format: FolderFormat,
+    /// As [`Format::MARKS`].
+    pub(crate) marks: &'static [&'static str],
+    /// Names the expected contents of `dataset.path` in messages.
+    pub(crate) expected: &'static str,
+    /// The files of a folder, relative to it, if a file there lists them; `None`: all files of the extension are read.
+    pub(crate) listed: List,
+    /// A file's columns.
+    pub(crate) columns: fn(&dyn Bytes) -> Result<Vec<TableColumn>, DatasetError>,
+    /// Visits a file's rows, for the given indices among [`columns`](Self::columns), with reads of the given size.
+    pub(crate) rows: Walk,
+}
+
+/// The type of a format of tables.
+pub(crate) trait TableKind: std::fmt::Debug + Send + Sync + 'static {
+    /// The format.
+    const TABLES: TableFormat;
+    /// The version of how values are read; saved indexes of another version are rebuilt.
+    const READING: &'static str = "";
+}
+
+/// The rules of the configuration, if any.
+fn configured_rules(keys: &TableKeys) -> Result<Option<Vec<RecordRule>>, ConfigError> {
+    keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()
+}
+
+/// The minimum size of a read.
+fn piece(storage: &dyn Storage) -> u64 {
+    if storage.remote_root().is_some() { 1 << 20 } else { 64 << 10 }
+}
+
+/// Treats undeclared binary columns as images if the first row contains an image.
+fn find_pictures<T: TableKind>(
+    opening: &Opening<'_, Tables<T>>,
+    file: &StoredFile<'_>,
+    columns: &mut [TableColumn],
+) -> Result<(), DatasetError> {
+    let rules = configured_rules(&opening.keys)?;
+    let is_named = |name: &str| {
+        rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.column() == name))
+    };
+    let unknown = columns.iter().enumerate().filter(|(_, column)| {
+        let Column { name, encoding, .. } = &column.column;
+        *encoding == Encoding::Bytes && !column.is_known && is_named(name)
+    });
+    let places: Vec<usize> = unknown.map(|(place, _)| place).collect();
+    if places.is_empty() {
+        return Ok(());
+    }
+    let mut found = Vec::new();
+    let mut first = |_: u64, cells: &[Cell]| {
+        found = cells.to_vec();
+        Ok(ControlFlow::Break(()))
+    };
+    (T::TABLES.rows)(file, &places, piece(opening.storage), &mut first)?;
+    let mut start = Vec::new();
+    for (place, cell) in places.into_iter().zip(found) {
+        match cell {
+            Cell::At { offset, length } => file.read(offset, length.min(16), &mut start)?,
+            Cell::Value(value) => start = value,
+            Cell::Packed(PackedCell { offset, bytes, part }) => {
+                let mut packed = Vec::new();
+                file.read(offset, bytes, &mut packed)?;
+                let (first, length) = (part.start as usize, part.length as usize);
+                // The scan just unpacked the same page without error.
+                let sizes = (part.unpacked_bytes as usize, first + length);
+                part.codec.unpack(&packed, sizes, &mut start);
+                start.drain(..first.min(start.len()));
+            }
+            Cell::Null | Cell::Number { .. } | Cell::Unread(_) => continue,
+        }
+        if begins_as_picture(&start) {
+            columns[place].column.encoding = Encoding::Image;
+        }
+    }
+    Ok(())
+}
+
+/// The chosen fields.
+struct Chosen {
+    fields: Vec<TableField>,
+    /// By field: the index of its column.
+    places: Vec<usize>,
+    /// Columns without a field; `None`: the configuration names its columns, and all of them are required.
+    left_out: Option<Vec<String>>,
+}
+
+impl Chosen {
+    fn new<T: TableKind>(
+        opening: &Opening<'_, Tables<T>>,
+        path: &[u8],
+        columns: &[TableColumn],
+    ) -> Result<Self, DatasetError> {
+        let plain: Vec<Column> = columns.iter().map(|column| column.column.clone()).collect();
+        let (rules, left_out) = match configured_rules(&opening.keys)? {
+            Some(mut rules) => {
+                let settled = settle(&mut rules, &plain);
+                settled.map_err(|reason| refuse(opening.storage.full_path(path), reason))?;
+                (rules, None)
+            }
+            None => {
+                let own = columns.iter().filter(|column| !column.is_path);
+                let own: Vec<Column> = own.map(|column| column.column.clone()).collect();
+                let (rules, left_out) = infer(&own);
+                (rules, Some(left_out))
+            }
+        };
+        let place =
+            |rule: &RecordRule| plain.iter().position(|column| column.name == rule.column());
+        // The rules were settled or inferred from these columns, so each is found.
+        let places: Vec<usize> = rules.iter().filter_map(place).collect();
+        let fields = rules.into_iter().zip(&places).map(|(rule, place)| TableField {
+            rule,
+            encoding: plain[*place].encoding.clone(),
+            classes: columns[*place].classes.to_vec(),
+            page_bytes: 0,
+        });
+        let chosen = Self { fields: fields.collect(), places, left_out };
+        chosen.check(opening)?;
+        Ok(chosen)
+    }
+
+    /// Refuses a table without readable columns.
+    fn check<T: TableKind>(&self, opening: &Opening<'_, Tables<T>>) -> Result<(), DatasetError> {
+        if !self.fields.is_empty() {
+            return Ok(());
+        }
+        let why = self.left_out_names().map_or(String::new(), |names| format!(": {names}"));
+        Err(opening.request.no_samples(format!("it has no columns that can be read{why}")))
+    }
+
+    fn left_out_names(&self) -> Option<String> {
+        Some(first_of(self.left_out.iter().flatten())).filter(|names| !names.is_empty())
+    }
+
+    /// Leaves out the columns whose values are not supported. Gives by former column whether it is kept.
+    fn leave_out(&mut self, rows: &[&FileRows]) -> Vec<bool> {
+        let why = |place: usize| rows.iter().find_map(|rows| rows.unread(place));
+        let unread: Vec<_> = (0..self.fields.len()).map(why).collect();
+        let all = self.left_out.get_or_insert_default();
+        for (field, why) in self.fields.iter().zip(&unread) {
+            all.extend(why.map(|why| with_reason(field.rule.column(), why)));
+        }
+        let stays: Vec<bool> = unread.iter().map(Option::is_none).collect();
+        let mut of = stays.iter();
+        self.fields.retain(|_| of.next().copied().unwrap_or(true));
+        let mut of = stays.iter();
+        self.places.retain(|_| of.next().copied().unwrap_or(true));
+        stays
+    }
+
+    /// Chooses the columns and names the fields after the rows were read. Gives by former column whether it is kept.
+    fn settle<T: TableKind>(
+        &mut self,
+        opening: &Opening<'_, Tables<T>>,
+        rows: &[&FileRows],
+        columns: &[TableColumn],
+        warnings: &mut Vec<String>,
+    ) -> Result<Vec<bool>, DatasetError> {
+        if self.left_out.is_none() {
+            return Ok(vec![true; self.fields.len()]);
+        }
+        let stays = self.leave_out(rows);
+        self.check(opening)?;
+        self.rename(columns);
+        let left_out = self.left_out_names();
+        warnings
+            .extend(left_out.map(|names| format!("columns that no field was made of: {names}")));
+        Ok(stays)
+    }
+
+    /// Renames a single column of images to `image`, and a single column of classes to `label`.
+    fn rename(&mut self, columns: &[TableColumn]) {
+        let columns: Vec<_> = self.places.iter().map(|place| &columns[*place]).collect();
+        let is_image = |column: &TableColumn| column.column.encoding == Encoding::Image;
+        rename_single(&mut self.fields, "image", &columns, is_image);
+        rename_single(&mut self.fields, "label", &columns, |column| !column.classes.is_empty());
+    }
+}
+
+/// Reads the tables' rows and builds an index.
+pub(super) fn make<T: TableKind>(
+    opening: &Opening<'_, Tables<T>>,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<u8>, DatasetError> {
+    let started_seconds = now_seconds();
+    let request = &opening.request;
+    request.check_limit()?;
+    let paths = Tables::files(opening)?;
+    let (storage, format) = (opening.storage, T::TABLES);
+    let piece = piece(storage);
+    let first = open_file(storage, &paths[0])?;
+    let mut columns = (format.columns)(&first)?;
+    let said = columns.clone();
+    find_pictures(opening, &first, &mut columns)?;
+    let mut chosen = Chosen::new(opening, &paths[0], &columns)?;
+    let (fields, places) = (&chosen.fields, &chosen.places);
+    let needs_all = chosen.left_out.is_none();
+    let limit = request.config.limit.filter(|_| request.ids.is_none());
+    let skips = fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
+    let scan = |place: usize, pace: &dyn Pace| {
+        let file = open_file(storage, &paths[place])?;
+        let own = (format.columns)(&file)?;
+        if own != said {
+            return Err(file.fault(format!(
+                "its columns are {}, and those of {} are {}; name tables of one kind in dataset.path",
+                words(&own),
+                String::from_utf8_lossy(&paths[0]),
+                words(&said)
+            )));
+        }
+        let mut rows = FileRows::default();
+        let mut visit = |row: u64, cells: &[Cell]| {
+            if row.is_multiple_of(ROWS_PER_QUESTION) && pace.is_stopped_at(0, 0) {
+                return Err(DatasetError::Cancelled);
+            }
+            rows.add(cells);
+            if let Some((place, why)) = rows.first_unread().filter(|_| needs_all) {
+                let name = fields[place].rule.column();
+                return Err(
+                    file.fault(format!("column {name}: {why}, or leave it out of dataset.fields"))
+                );
+            }
+            // One file can reach the limit; if rows may be skipped, more are needed.
+            Ok(match limit {
+                Some(limit) if !skips && row + 1 >= limit => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            })
+        };
+        (format.rows)(&file, places, piece, &mut visit)?;
+        Ok((rows, file.stamp))
+    };
+    let found =
+        shards::scan(paths.len(), limit.filter(|_| !skips), request.options.progress, &scan)?;
+    let rows: Vec<_> = found.iter().map(|(rows, _)| rows).collect();
+    let stays = chosen.settle(opening, &rows, &columns, warnings)?;
+    let fields = &mut chosen.fields;
+    let mut draft =
+        RowDraft::new(fields.len(), [&request.identity, &request.digest], Stored::length);
+    let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
+    let (mut skipped, mut lacking) = (0_u64, vec![0_u64; fields.len()]);
+    let mut pages = vec![PagesRead::default(); fields.len()];
+    let mut name = Vec::new();
+    let is_full =
+        |draft: &RowDraft| request.config.limit.is_some_and(|limit| draft.samples() >= limit);
+    for (path, (rows, stamp)) in paths.iter().zip(found) {
+        if listed.is_none() && is_full(&draft) {
+            break;
+        }
+        draft.begin(path, stamp);
+        rows.visit(&stays, |row, cells| {
+            let lacks = |(field, cell): (&TableField, &Option<&[u8]>)| {
+                cell.is_none() && field.rule.rule().missing == Missing::Skip
+            };
+            if fields.iter().zip(cells).any(lacks) {
+                skipped += 1;
+                return Ok::<(), DatasetError>(());
+            }
+            if let Some(listed) = &mut listed {
+                name.clear();
+                append_name(path, row, &mut name);
+                if !listed.take(&name) {
+                    return Ok(());
+                }
+            }
+            if !is_full(&draft) {
+                for (lacking, cell) in lacking.iter_mut().zip(cells) {
+                    *lacking += u64::from(cell.is_none());
+                }
+                for (pages, cell) in pages.iter_mut().zip(cells) {
+                    pages.add(*cell);
+                }
+                draft.add(row, cells.iter().copied());
+            }
+            Ok(())
+        })?;
+    }
+    let form = "a sample is named by its file and its row, as in data-00000-of-00001.arrow:17";
+    opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
+    for (field, pages) in fields.iter_mut().zip(pages) {
+        field.page_bytes = pages.most;
+        // With blocks, a page is read once.
+        let by_blocks = request.options.by_blocks;
+        warnings.extend(pages.warning(field.rule.column()).filter(|_| !by_blocks));
+    }
+    warnings.extend(lacking_warnings(fields, &lacking, draft.samples()));
+    let text = serde_json::to_string(fields).unwrap_or_default();
+    Ok(draft.build(started_seconds, &text))
+}
+
+/// Warnings about fields without a value in some rows.
+fn lacking_warnings(fields: &[TableField], lacking: &[u64], samples: u64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (field, lacking) in fields.iter().zip(lacking.iter().copied()) {
+        let rule = field.rule.rule();
+        if lacking > 0 && lacking == samples && rule.form == Form::Image {
+            warnings.push(format!(
+                "no row holds the bytes of a picture in {}: the writer stored the paths alone, as `to_parquet` of Hugging \
+                 Face does. Read the files that they name with dataset.format = \"manifest\" (dataset.root: the folder \
+                 that the paths start at); or store the pictures, too, as `save_to_disk` and `push_to_hub` do",
+                field.rule.column()
+            ));
+        } else if lacking > 0 && rule.missing == Missing::Error {
+            warnings.push(format!(
+                "{lacking} rows have no {}, and are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
+                field.rule.column(),
+                rule.name
+            ));
+        }
+    }
+    warnings
+}
+
+fn open_file<'f>(storage: &'f dyn Storage, path: &'f [u8]) -> Result<StoredFile<'f>, DatasetError> {
+    StoredFile::new(storage, path).map_err(|error| tell_missing(error.into()))
+}
+
+/// Renames the field of the only column that `is_it` accepts, unless another field has the name.
+fn rename_single(
+    fields: &mut [TableField],
+    name: &str,
+    columns: &[&TableColumn],
+    is_it: impl Fn(&TableColumn) -> bool,
+) {
+    let mut those = columns.iter().zip(0..).filter(|(column, _)| is_it(column));
+    let (Some((_, place)), None) = (those.next(), those.next()) else { return };
+    if fields.iter().all(|field| field.rule.rule().name != name) {
+        fields[place].rule.rename(name);
+    }
+}
+
+/// The reads of a column whose values are in compressed pages.
+#[derive(Debug, Clone, Copy, Default)]
+struct PagesRead {
+    /// The maximum memory to unpack a page.
+    most: u64,
+    values: u64,
+    /// The sums of the values, and of the pages read for them.
+    value_bytes: u64,
+    page_bytes: u64,
+}
+
+impl PagesRead {
+    fn add(&mut self, cell: Option<&[u8]>) {
+        if let Some(Stored::Packed(packed)) = cell.map(Stored::of) {
+            self.most = self.most.max(packed.page_bytes());
+            self.values += 1;
+            self.value_bytes = self.value_bytes.saturating_add(packed.part.length.into());
+            self.page_bytes = self.page_bytes.saturating_add(packed.bytes);
+        }
+    }
+
+    /// A warning, if the reads are much larger than the values.
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn warning(&self, column: &str) -> Option<String> {
+        let values = self.values.max(1);
+        (self.page_bytes / 2 > self.value_bytes).then(|| {
+            format!(
+                "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
+                 {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each page once, a cache ([cache]) keeps \
+                 the values alone, or write the files with \
+                 compression=\"none\" and use_dictionary=False",
+                (self.page_bytes / values).div_ceil(1024),
+                (self.value_bytes / values).div_ceil(1024),
+                self.page_bytes as f64 / self.value_bytes.max(1) as f64
+            )
+        })
+    }
+}
+
+/// The columns' names for a message.
+fn words(columns: &[TableColumn]) -> String {
+    first_names(columns.iter().map(|column| column.column.name.as_str()))
+}

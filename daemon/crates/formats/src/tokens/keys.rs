@@ -1,0 +1,168 @@
+//! `[dataset.tokens]`: converts files of tokens to rows.
+
+use forebay_config::DatasetConfig;
+use forebay_keys::{AtLeastOne, ConfigError, Keys, Section, Table, Value, keys, words};
+use forebay_protocol::tensor::DType;
+
+use forebay_index::folder::scan::{FolderFormat, LooseFiles};
+
+/// The format's name, and the extension to look for in a folder without a configuration.
+pub(crate) const FORMAT: FolderFormat =
+    FolderFormat { name: "tokens", extensions: &[".bin"], loose: LooseFiles::NoFolders };
+
+/// The name of the table within `[dataset]`.
+const TABLE: &str = "tokens";
+/// The maximum row length: its last position must fit `cu_seqlens`, and its memory a batch.
+const MAX_LENGTH: u64 = 1 << 24;
+
+words! {
+    /// The contents of a row.
+    pub(super) enum Cut {
+        /// A fixed part of a file.
+        Windows = "windows",
+        /// A fixed part of the concatenated documents.
+        Concatenate = "concatenate",
+        /// Documents that fit a row together.
+        Pack = "pack",
+    }
+}
+
+words! {
+    /// The contents of the field `labels`.
+    pub(super) enum Labels {
+        /// At each position, the next token.
+        Shifted = "shifted",
+        /// The tokens themselves.
+        Same = "same",
+        /// The field does not exist.
+        None = "none",
+    }
+}
+
+words! {
+    /// A field with the boundaries of a row's documents.
+    pub(super) enum Boundary {
+        /// The start of each segment, then the row's length up to the end of the field.
+        CuSeqlens = "cu_seqlens",
+        /// Positions relative to the start of each segment.
+        PositionIds = "position_ids",
+        /// The number of each position's segment, starting at 1; 0 for padding.
+        SegmentIds = "segment_ids",
+    }
+}
+
+keys! {
+    /// How files of tokens become rows.
+    pub(super) struct TokenKeys = "dataset.tokens", check check {
+        /// how long each row is
+        pub length: AtLeastOne, "tokens", default(2048);
+        /// the type of the tokens in raw `.bin` files; files with a header say their own
+        pub dtype: DType, "", default(DType::U16);
+        /// what a row is: a fixed part of a file, a fixed part of all documents one after the other, or documents that fit
+        /// together; see [Tokens](#tokens)
+        pub cut: Cut, "", default(Cut::Windows);
+        /// the token that ends each document: where `.bin` and `.npy` files are cut into documents; it also fills what
+        /// `pack` leaves free
+        pub end: u32, "", absent("none: 0 fills what `pack` leaves free");
+        /// the field `labels`: the next token at each position, the tokens themselves (for models that shift them), or no
+        /// such field
+        pub labels: Labels, "", default(Labels::Shifted);
+        /// fields that say where a row's documents end: `cu_seqlens`, `position_ids`, `segment_ids`
+        pub boundaries: Vec<Boundary>, "", default(Vec::new());
+    }
+}
+
+fn check(keys: &mut TokenKeys, section: &Section) -> Result<(), ConfigError> {
+    let fail = |key, message: String| Err(section.error_at(key, message));
+    if keys.length > MAX_LENGTH {
+        let message = format!("`{}` must be at most {MAX_LENGTH}", section.key_path("length"));
+        return fail("length", message);
+    }
+    if !is_integer(keys.dtype) {
+        let message = format!(
+            "`{}` must be an integer type such as `uint16` or `uint32`, not `{}`",
+            section.key_path("dtype"),
+            keys.dtype.name()
+        );
+        return fail("dtype", message);
+    }
+    let names = keys.boundaries.iter();
+    if let Some(twice) = names
+        .enumerate()
+        .find_map(|(place, name)| keys.boundaries[..place].contains(name).then_some(name))
+    {
+        let message =
+            format!("`{}` names `{}` twice", section.key_path("boundaries"), twice.word());
+        return fail("boundaries", message);
+    }
+    if keys.cut == Cut::Windows && !keys.boundaries.is_empty() && keys.end.is_none() {
+        let message = format!(
+            "`{}` in windows are where the token `{}` is; set it, or leave them out",
+            section.key_path("boundaries"),
+            section.key_path("end")
+        );
+        return fail("boundaries", message);
+    }
+    Ok(())
+}
+
+/// Whether a type is valid for tokens.
+pub(super) const fn is_integer(dtype: DType) -> bool {
+    !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64 | DType::Bool)
+}
+
+impl TokenKeys {
+    /// Reads the keys from a configuration.
+    ///
+    /// # Errors
+    /// An unknown key, or a value of the wrong type.
+    pub(super) fn of(config: &DatasetConfig) -> Result<Self, ConfigError> {
+        Ok(OwnKeys::read(&mut config.own.clone())?.0)
+    }
+
+    /// Adds everything that determines the contents of rows.
+    pub(super) fn digest(&self, hasher: &mut blake3::Hasher, dtype: DType) {
+        let end = self.end.map_or(u64::MAX, u64::from);
+        for number in [self.length, end, self.boundaries.len() as u64] {
+            hasher.update(&number.to_le_bytes());
+        }
+        let boundaries = self.boundaries.iter().map(|boundary| boundary.word());
+        let words = [dtype.name(), self.cut.word(), self.labels.word()].into_iter();
+        for word in words.chain(boundaries) {
+            hasher.update(word.as_bytes());
+            hasher.update(b"\0");
+        }
+    }
+
+    /// Whether labels need the token after the row.
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.labels == Labels::Shifted
+    }
+
+    /// Whether the documents of a row are distinguished.
+    pub(super) fn has_segments(&self) -> bool {
+        self.cut == Cut::Pack || !self.boundaries.is_empty()
+    }
+}
+
+/// The format's keys of `[dataset]`: only the table.
+#[derive(Debug)]
+pub(crate) struct OwnKeys(TokenKeys);
+
+impl Keys for OwnKeys {
+    const TABLE: Table = TokenKeys::TABLE;
+
+    fn take(section: &mut Section) -> Result<Self, ConfigError> {
+        TokenKeys::read(&mut section.take_section(TABLE)?).map(Self)
+    }
+
+    fn entries(&self) -> Vec<(&'static str, Value)> {
+        let entries = self.0.entries().into_iter();
+        let entries = entries.map(|(key, value)| (key.to_owned(), value.into())).collect();
+        vec![(TABLE, Value::Table(entries))]
+    }
+
+    fn check(&mut self, _section: &Section) -> Result<(), ConfigError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,17 @@
+//! Saved indexes: the samples of a dataset and the locations of their bytes.
+//!
+//! [`folder`] has the index of a file tree, and the parts that all indexes share: header, checksum, location, lock and
+//! mapping. [`shards`] indexes files of many samples, [`row_index`] the rows of tables and manifests. [`saved_index`]
+//! opens a saved index, checks it against the files ([`stored_file`], [`changes`]) and rebuilds it if they changed. The
+//! formats define the contents of their indexes; this crate does not depend on a format.
+
+#![forbid(unsafe_code)]
+
+pub mod changes;
+pub mod folder;
+pub mod row_index;
+pub mod saved_index;
+pub mod shard_paths;
+pub mod shards;
+pub mod stored_file;
+pub mod window;

@@ -1,0 +1,479 @@
+//! The index of a set of shards: per sample its key and, per column, the location of the member's data.
+//!
+//! For archives, a column is one list of extensions that fields name; a sample has at most one member of it. For
+//! records, which are read as a whole, there is one column. The bytes are written once and read in place by all daemons
+//! of a host. All numbers are little endian. A header of [`HEADER_BYTES`], then the consecutive sections:
+//!
+//! ```text
+//! header       0 magic [8]           8 version u32        12 zero u32
+//!             16 checksum [32]: BLAKE3 of everything from byte 48 to the end
+//!             48 identity [32]      80 options [32]      112 fingerprint [32]
+//!            144 samples u64       152 shards u64        160 columns u64
+//!            168 start of the scan, seconds since 1970, i64   176 bytes of paths u64   184 bytes of names u64
+//!            192 bytes of rules u64   200 values u64   208 zero to 256
+//! shards       one record each and a final one for the end; see [`Shard`]
+//! columns      per column: bytes of the longest member u64
+//! values       per value within members, if the scan inspected them: bytes of the longest u64
+//! members      by sample, then by column: offset u64 (all ones: absent), bytes u64
+//! name ends    per sample: u32, relative to its shard's names
+//! paths        of the shards, concatenated
+//! names        the samples' keys, concatenated
+//! rules        the definition of the fields, as JSON
+//! ```
+
+use forebay_protocol::ids::SampleId;
+
+use crate::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
+use crate::saved_index::SavedIndex;
+use crate::stored_file::{FileStamp, StoredFile};
+use forebay_dataset::IndexBytes;
+use forebay_dataset::error::DatasetError;
+use forebay_storage::location::{FileId, FileTable, ObjectStamp};
+
+const SHARD_BYTES: usize = 64;
+const COLUMN_BYTES: usize = 8;
+const MEMBER_BYTES: usize = 16;
+const MAGIC: [u8; 8] = *b"FOREBTAR";
+// 2: adds the status change time of each shard.
+const VERSION: u32 = 2;
+/// The offset of an absent member.
+const ABSENT: u64 = u64::MAX;
+
+/// The location of a member's data in its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// The offset in the shard.
+    pub offset: u64,
+    /// The length in bytes.
+    pub bytes: u64,
+}
+
+/// A shard's record, or the end of the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shard {
+    pub first_sample: u64,
+    path_offset: u64,
+    names_offset: u64,
+    pub stamp: FileStamp,
+    /// See [`ScannedShard::is_listed`].
+    pub is_listed: bool,
+}
+
+/// The samples of a shard.
+#[derive(Debug, Default)]
+pub struct ScannedShard {
+    /// The path relative to the dataset's root.
+    pub path: Vec<u8>,
+    /// The stamp when it was scanned.
+    pub stamp: FileStamp,
+    /// Whether its samples were read from a separate list file instead of the shard.
+    pub is_listed: bool,
+    /// By sample, then by column.
+    pub members: Vec<Option<Extent>>,
+    /// Per sample: the end of its name in `names`.
+    pub name_ends: Vec<u32>,
+    /// The names of the samples, concatenated.
+    pub names: Vec<u8>,
+    /// Per value within members: the bytes of the longest. All shards of a scan have the same number of values.
+    pub longest_values: Vec<u64>,
+}
+
+impl ScannedShard {
+    /// A shard without samples.
+    pub fn new(path: &[u8], file: &StoredFile<'_>) -> Self {
+        Self { path: path.to_vec(), stamp: file.stamp, ..Self::default() }
+    }
+
+    /// Adds a sample with one member. Its key is its number in the shard.
+    ///
+    /// # Errors
+    /// The keys exceed 4 GiB.
+    pub fn push_numbered(
+        &mut self,
+        member: Extent,
+        file: &StoredFile<'_>,
+    ) -> Result<(), DatasetError> {
+        self.names.extend_from_slice(self.samples().to_string().as_bytes());
+        let end = u32::try_from(self.names.len());
+        self.name_ends.push(end.map_err(|_| file.fault("it has too many samples".to_owned()))?);
+        self.members.push(Some(member));
+        Ok(())
+    }
+
+    /// The number of samples.
+    pub fn samples(&self) -> usize {
+        self.name_ends.len()
+    }
+
+    /// A sample's key.
+    fn name(&self, sample: usize) -> &[u8] {
+        let end = |sample: usize| self.name_ends.get(sample).map_or(0, |end| *end as usize);
+        let start = sample.checked_sub(1).map_or(0, end);
+        self.names.get(start..end(sample)).unwrap_or_default()
+    }
+
+    /// Keeps the samples for which `is_kept` returns true, given the shard's path and the sample's key.
+    pub fn retain(&mut self, columns: usize, mut is_kept: impl FnMut(&[u8], &[u8]) -> bool) {
+        let mut kept = Self {
+            path: std::mem::take(&mut self.path),
+            stamp: self.stamp,
+            is_listed: self.is_listed,
+            longest_values: std::mem::take(&mut self.longest_values),
+            ..Self::default()
+        };
+        for sample in 0..self.samples() {
+            let name = self.name(sample);
+            if is_kept(&kept.path, name) {
+                kept.names.extend_from_slice(name);
+                // Cannot overflow: all names of the shard fit.
+                kept.name_ends.push(u32::try_from(kept.names.len()).unwrap_or(u32::MAX));
+                kept.members.extend_from_slice(&self.members[sample * columns..][..columns]);
+            }
+        }
+        *self = kept;
+    }
+
+    /// Keeps the first samples.
+    pub fn truncate(&mut self, samples: usize, columns: usize) {
+        self.name_ends.truncate(samples);
+        self.members.truncate(samples.saturating_mul(columns));
+        self.names.truncate(self.name_ends.last().map_or(0, |end| *end as usize));
+    }
+}
+
+/// The contents of an index besides the samples.
+#[derive(Debug)]
+pub struct Origin<'a> {
+    /// A digest of the dataset's path and format.
+    pub identity: [u8; 32],
+    /// A digest of the keys that determine what is scanned.
+    pub options: [u8; 32],
+    /// When the scan began, in seconds since 1970.
+    pub scan_started_seconds: i64,
+    /// The definition of the fields; part of the fingerprint.
+    pub rules: &'a str,
+}
+
+/// The samples of a set of shards.
+#[derive(Debug)]
+pub struct ShardIndex {
+    bytes: IndexBytes,
+    samples: u64,
+    shards: usize,
+    columns: usize,
+    members_start: usize,
+    ends_start: usize,
+    paths_start: usize,
+    names_start: usize,
+    rules_start: usize,
+}
+
+impl ShardIndex {
+    /// Lays out and seals the index.
+    pub fn build(shards: &[ScannedShard], columns: usize, origin: &Origin<'_>) -> Vec<u8> {
+        let sum = |part: fn(&ScannedShard) -> usize| shards.iter().map(part).sum::<usize>();
+        let values = shards.first().map_or(0, |shard| shard.longest_values.len());
+        let (samples, names_bytes) = (sum(ScannedShard::samples), sum(|shard| shard.names.len()));
+        let mut bytes = Vec::with_capacity(
+            HEADER_BYTES
+                + (shards.len() + 1) * SHARD_BYTES
+                + (columns + values) * COLUMN_BYTES
+                + samples * (columns * MEMBER_BYTES + 4)
+                + sum(|shard| shard.path.len())
+                + names_bytes
+                + origin.rules.len(),
+        );
+        layout::begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
+        layout::set_numbers(
+            &mut bytes,
+            &[
+                samples as u64,
+                shards.len() as u64,
+                columns as u64,
+                origin.scan_started_seconds.cast_unsigned(),
+                sum(|shard| shard.path.len()) as u64,
+                names_bytes as u64,
+                origin.rules.len() as u64,
+                values as u64,
+            ],
+        );
+        let mut record = Shard::default();
+        for shard in shards {
+            (record.stamp, record.is_listed) = (shard.stamp, shard.is_listed);
+            record.write(&mut bytes);
+            record.first_sample += shard.samples() as u64;
+            record.path_offset += shard.path.len() as u64;
+            record.names_offset += shard.names.len() as u64;
+        }
+        Shard { stamp: FileStamp::default(), is_listed: false, ..record }.write(&mut bytes);
+        for column in 0..columns {
+            let members =
+                shards.iter().flat_map(|shard| shard.members.iter().skip(column).step_by(columns));
+            let longest = members.flatten().map(|member| member.bytes).max().unwrap_or(0);
+            bytes.extend_from_slice(&longest.to_le_bytes());
+        }
+        for value in 0..values {
+            let longest = shards.iter().filter_map(|shard| shard.longest_values.get(value)).max();
+            bytes.extend_from_slice(&longest.copied().unwrap_or(0).to_le_bytes());
+        }
+        for member in shards.iter().flat_map(|shard| &shard.members) {
+            let Extent { offset, bytes: length } =
+                member.unwrap_or(Extent { offset: ABSENT, bytes: 0 });
+            bytes.extend_from_slice(&offset.to_le_bytes());
+            bytes.extend_from_slice(&length.to_le_bytes());
+        }
+        for end in shards.iter().flat_map(|shard| &shard.name_ends) {
+            bytes.extend_from_slice(&end.to_le_bytes());
+        }
+        shards.iter().for_each(|shard| bytes.extend_from_slice(&shard.path));
+        shards.iter().for_each(|shard| bytes.extend_from_slice(&shard.names));
+        bytes.extend_from_slice(origin.rules.as_bytes());
+        layout::seal(&mut bytes, fingerprint(shards, origin.rules));
+        bytes
+    }
+
+    fn find_sections(bytes: IndexBytes) -> Option<Self> {
+        let size = |offset: usize| usize::try_from(u64_at(&bytes, offset)?).ok();
+        let (samples, shards, columns) = (size(144)?, size(152)?, size(160)?);
+        let columns_start =
+            HEADER_BYTES.checked_add(shards.checked_add(1)?.checked_mul(SHARD_BYTES)?)?;
+        let longest = columns.checked_add(size(200)?)?;
+        let members_start = columns_start.checked_add(longest.checked_mul(COLUMN_BYTES)?)?;
+        let members_bytes = samples.checked_mul(columns.checked_mul(MEMBER_BYTES)?)?;
+        let ends_start = members_start.checked_add(members_bytes)?;
+        let paths_start = ends_start.checked_add(samples.checked_mul(4)?)?;
+        let names_start = paths_start.checked_add(size(176)?)?;
+        let rules_start = names_start.checked_add(size(184)?)?;
+        if rules_start.checked_add(size(192)?)? != bytes.len() || columns == 0 {
+            return None;
+        }
+        std::str::from_utf8(&bytes[rules_start..]).ok()?;
+        let index = Self {
+            samples: samples as u64,
+            shards,
+            columns,
+            members_start,
+            ends_start,
+            paths_start,
+            names_start,
+            rules_start,
+            bytes,
+        };
+        index.check_shards()?;
+        Some(index)
+    }
+
+    /// The shards' records must be non-decreasing, and end where their sections end.
+    fn check_shards(&self) -> Option<()> {
+        let mut before = Shard::default();
+        for place in 0..=self.shards {
+            let record = self.shard(place)?;
+            let rises = record.first_sample >= before.first_sample
+                && record.path_offset >= before.path_offset
+                && record.names_offset >= before.names_offset;
+            if !rises || (place == 0 && record.first_sample != 0) {
+                return None;
+            }
+            before = record;
+        }
+        let ends = before.first_sample == self.samples
+            && before.path_offset == (self.names_start - self.paths_start) as u64
+            && before.names_offset == (self.rules_start - self.names_start) as u64;
+        ends.then_some(())
+    }
+
+    /// The number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// The bytes of a column's longest member.
+    pub fn longest(&self, column: usize) -> u64 {
+        let place = HEADER_BYTES + (self.shards + 1) * SHARD_BYTES + column * COLUMN_BYTES;
+        u64_at(&self.bytes, place).unwrap_or(0)
+    }
+
+    /// The bytes of the longest instance of a value within members; `None` if the scan did not inspect them.
+    pub fn longest_value(&self, value: usize) -> Option<u64> {
+        let values = usize::try_from(u64_at(&self.bytes, 200)?).ok()?;
+        (value < values).then(|| self.longest(self.columns + value))
+    }
+
+    /// A shard's record; after the last shard, the end.
+    pub fn shard(&self, place: usize) -> Option<Shard> {
+        let start = HEADER_BYTES.checked_add(place.checked_mul(SHARD_BYTES)?)?;
+        Shard::read(self.bytes.get(start..start.checked_add(SHARD_BYTES)?)?)
+    }
+
+    /// A shard's path, relative to the root.
+    pub fn shard_path(&self, place: usize) -> &[u8] {
+        let range = self.shard(place).zip(self.shard(place + 1)).and_then(|(shard, next)| {
+            let start = self.paths_start.checked_add(usize::try_from(shard.path_offset).ok()?)?;
+            let end = self.paths_start.checked_add(usize::try_from(next.path_offset).ok()?)?;
+            self.bytes.get(start..end)
+        });
+        range.unwrap_or_default()
+    }
+
+    /// The shard of a sample: the last one whose first sample is not after it.
+    ///
+    /// # Panics
+    /// The sample does not exist.
+    pub fn shard_of(&self, id: SampleId) -> usize {
+        assert!(
+            id.0 < self.samples,
+            "sample {} does not exist: the dataset has {}",
+            id.0,
+            self.samples
+        );
+        let (mut low, mut high) = (0, self.shards);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let first =
+                u64_at(&self.bytes, HEADER_BYTES + middle * SHARD_BYTES).unwrap_or(u64::MAX);
+            if first <= id.0 { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    /// A sample's member in a column; `None` if it is absent.
+    pub fn member(&self, id: SampleId, column: usize) -> Option<Extent> {
+        let place = usize::try_from(id.0).ok()?.checked_mul(self.columns)?.checked_add(column)?;
+        let start = self.members_start.checked_add(place.checked_mul(MEMBER_BYTES)?)?;
+        let record = self.bytes.get(start..self.ends_start)?;
+        let extent = Extent { offset: u64_at(record, 0)?, bytes: u64_at(record, 8)? };
+        (extent.offset != ABSENT).then_some(extent)
+    }
+
+    /// A sample's key.
+    ///
+    /// # Panics
+    /// The sample does not exist.
+    pub fn key(&self, id: SampleId) -> &[u8] {
+        let place = self.shard_of(id);
+        let find = || {
+            let shard = self.shard(place)?;
+            let end = |sample: u64| {
+                let ends = self.bytes.get(self.ends_start..self.paths_start)?;
+                u32_at(ends, usize::try_from(sample).ok()?.checked_mul(4)?).map(u64::from)
+            };
+            let start = if id.0 == shard.first_sample { 0 } else { end(id.0 - 1)? };
+            let names = self.names_start as u64 + shard.names_offset;
+            let start = usize::try_from(names.checked_add(start)?).ok()?;
+            self.bytes.get(start..usize::try_from(names.checked_add(end(id.0)?)?).ok()?)
+        };
+        find().unwrap_or_default()
+    }
+}
+
+impl SavedIndex for ShardIndex {
+    fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
+        layout::check_header(&bytes, MAGIC, VERSION)?;
+        Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
+    }
+
+    fn bytes(&self) -> &IndexBytes {
+        &self.bytes
+    }
+
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
+        (0..self.shards())
+            .filter_map(|place| Some((self.shard_path(place), self.shard(place)?.stamp)))
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn rules(&self) -> &str {
+        // Validated when the index was opened.
+        let text = self.bytes.get(self.rules_start..);
+        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
+    }
+
+    fn scan_started_seconds(&self) -> i64 {
+        u64_at(&self.bytes, 168).unwrap_or(0).cast_signed()
+    }
+
+    /// The shard's path and the key in it.
+    fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
+        name.extend_from_slice(self.shard_path(self.shard_of(id)));
+        name.push(b'/');
+        name.extend_from_slice(self.key(id));
+    }
+}
+
+impl Shard {
+    fn write(self, bytes: &mut Vec<u8>) {
+        let FileStamp { changed_seconds, changed_nanoseconds, status_changed, tag, .. } =
+            self.stamp;
+        for number in [self.first_sample, self.path_offset, self.names_offset, self.stamp.bytes] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&changed_seconds.to_le_bytes());
+        bytes.extend_from_slice(&changed_nanoseconds.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.is_listed).to_le_bytes());
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&status_changed.to_le_bytes());
+    }
+
+    fn read(record: &[u8]) -> Option<Self> {
+        let stamp = FileStamp {
+            bytes: u64_at(record, 24)?,
+            changed_seconds: u64_at(record, 32)?.cast_signed(),
+            changed_nanoseconds: u32_at(record, 40)?,
+            tag: u64_at(record, 48)?,
+            status_changed: u64_at(record, 56)?,
+        };
+        let [first_sample, path_offset, names_offset] =
+            [u64_at(record, 0)?, u64_at(record, 8)?, u64_at(record, 16)?];
+        let is_listed = u32_at(record, 44)? != 0;
+        Some(Self { first_sample, path_offset, names_offset, stamp, is_listed })
+    }
+}
+
+impl FileTable for ShardIndex {
+    fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
+        path.extend_from_slice(self.shard_path(usize::try_from(file.0).unwrap_or(usize::MAX)));
+    }
+
+    fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
+        let shard = self.shard(usize::try_from(file.0).ok()?)?;
+        Some(shard.stamp.object())
+    }
+}
+
+/// BLAKE3 of the field definition, the shards' paths and the samples: their keys and the locations of their members.
+/// Modification times and storage locations are excluded: a copy elsewhere is the same dataset.
+fn fingerprint(shards: &[ScannedShard], rules: &str) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"forebay tars 1\0");
+    hasher.update(&(rules.len() as u64).to_le_bytes());
+    hasher.update(rules.as_bytes());
+    let mut gathered = Vec::with_capacity(64 << 10);
+    for shard in shards {
+        for length in [shard.path.len(), shard.samples(), shard.names.len()] {
+            hasher.update(&(length as u64).to_le_bytes());
+        }
+        hasher.update(&shard.path);
+        hasher.update(&shard.names);
+        for end in &shard.name_ends {
+            hasher.update(&end.to_le_bytes());
+        }
+        for members in shard.members.chunks(4096) {
+            gathered.clear();
+            for member in members {
+                let Extent { offset, bytes } =
+                    member.unwrap_or(Extent { offset: ABSENT, bytes: 0 });
+                gathered.extend_from_slice(&offset.to_le_bytes());
+                gathered.extend_from_slice(&bytes.to_le_bytes());
+            }
+            hasher.update(&gathered);
+        }
+    }
+    *hasher.finalize().as_bytes()
+}

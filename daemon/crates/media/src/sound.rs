@@ -1,0 +1,132 @@
+//! Decodes a sound file to an array of single floats, −1 to 1, equal to libsndfile's: `[n]`, or `[n, channels]`.
+//!
+//! Integers are divided by 2 to the power of their bits minus one; nothing is clipped or dithered.
+
+mod channel_mixer;
+#[cfg(feature = "sound")]
+mod flac;
+mod resample;
+mod wav;
+
+use forebay_protocol::tensor::DType;
+
+use super::array::ArrayBuffer;
+use channel_mixer::ChannelMixer;
+use forebay_dataset::{Defect, Sound, SoundCoding, SoundForm, SoundHeader};
+use resample::{Filter, Ratio};
+
+/// A work thread's scratch memory for sounds.
+#[derive(Debug, Default)]
+pub struct SoundTools {
+    floats: Vec<f32>,
+    filter: Option<Filter>,
+}
+
+impl SoundTools {
+    /// Memory that is kept between sounds.
+    pub fn kept_bytes(&self) -> usize {
+        self.floats.capacity() * size_of::<f32>() + self.filter.as_ref().map_or(0, Filter::bytes)
+    }
+}
+
+/// The result of [`decode`], planned from a file's header.
+struct Planned {
+    header: SoundHeader,
+    /// Floats per frame.
+    kept: usize,
+    ratio: Ratio,
+}
+
+impl Planned {
+    fn new(sound: &Sound<'_>, most_bytes: u64) -> Result<Self, Defect> {
+        let header = SoundHeader::read(sound.file)?;
+        let SoundForm { channels, rate } = sound.form;
+        if let Some(channels) = channels.filter(|channels| *channels != header.channels) {
+            return Err(Defect(format!(
+                "the sound has {} channels, and `channels = {channels}` is requested",
+                header.channels
+            )));
+        }
+        let ratio = Ratio::new(header.rate, rate.unwrap_or(header.rate))?;
+        let planned = Self { kept: channels.unwrap_or(1).into(), header, ratio };
+        let frames = planned.header.frames.unwrap_or(0);
+        let floats =
+            frames.max(planned.ratio.result_frames(frames)).saturating_mul(planned.kept as u64);
+        if floats.saturating_mul(4) > most_bytes {
+            return Err(Defect(format!(
+                "the sound has {frames} frames, which are more than limits.inflated_bytes ({most_bytes}) as floats"
+            )));
+        }
+        Ok(planned)
+    }
+}
+
+/// A frame's block, in all channels, while FLAC is decoded: at most 65,535 samples in 8 channels.
+const FLAC_BYTES: u64 = 65_536 * 8 * 4;
+
+/// The maximal memory for [`decode`], and the array's part of it.
+pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
+    let Ok(planned) = Planned::new(sound, most_bytes) else { return (0, 0) };
+    let bytes = |frames: u64| frames * planned.kept as u64 * 4;
+    let (before, after) = match planned.header.frames {
+        Some(frames) => (bytes(frames), bytes(planned.ratio.result_frames(frames))),
+        // The number of frames is unknown: at most the limit.
+        None => (most_bytes, most_bytes),
+    };
+    let is_flac = matches!(planned.header.coding, SoundCoding::Flac(_));
+    let beside = planned.ratio.filter_bytes() + if is_flac { FLAC_BYTES } else { 0 };
+    (before.saturating_add(after).saturating_add(beside), after)
+}
+
+/// Decodes a sound file into an array.
+///
+/// # Errors
+/// The file is defective, has another number of channels than requested, or is larger than `most_bytes` when decoded.
+pub fn decode(
+    sound: &Sound<'_>,
+    most_bytes: u64,
+    tools: &mut SoundTools,
+    array: &mut ArrayBuffer,
+) -> Result<(), Defect> {
+    let planned = Planned::new(sound, most_bytes)?;
+    let Planned { header, kept, ratio } = &planned;
+    let SoundTools { floats, filter } = tools;
+    floats.clear();
+    let frames = usize::try_from(header.frames.unwrap_or(0)).unwrap_or(0);
+    floats.reserve_exact(frames * kept);
+    let most = usize::try_from(most_bytes / 4).unwrap_or(usize::MAX);
+    let mut sink = ChannelMixer { floats, mixes: sound.form.channels.is_none(), most };
+    let data = &sound.file[header.data.clone()];
+    match header.coding {
+        #[cfg(feature = "sound")]
+        SoundCoding::Flac(bits) => flac::decode(data, header, bits, &mut sink)?,
+        #[cfg(not(feature = "sound"))]
+        SoundCoding::Flac(_) => {
+            return Err(Defect(
+                "this program is built without `sound`, which reads FLAC".to_owned(),
+            ));
+        }
+        coding => wav::decode(data, coding, header.channels.into(), &mut sink)?,
+    }
+    array.dtype = DType::F32;
+    array.bytes.clear();
+    if ratio.is_one() {
+        array.bytes.reserve_exact(floats.len() * 4);
+        array.bytes.extend(floats.iter().flat_map(|value| value.to_ne_bytes()));
+    } else {
+        let frames = ratio.result_frames((floats.len() / kept) as u64);
+        if frames.saturating_mul(*kept as u64 * 4) > most_bytes {
+            return Err(Defect(
+                "the sound has more frames than limits.inflated_bytes allows".to_owned(),
+            ));
+        }
+        ratio.resample(Filter::kept(filter, *ratio), floats, *kept, &mut array.bytes);
+    }
+    array.shape.clear();
+    array.shape.push((array.bytes.len() / (4 * kept)) as u64);
+    array.shape.extend(sound.form.row_shape());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

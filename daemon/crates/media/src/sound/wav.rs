@@ -1,0 +1,77 @@
+//! The samples of a WAV file: integers of 8 to 32 bits, floats, and the logarithmic bytes of G.711.
+
+use super::channel_mixer::ChannelMixer;
+use forebay_dataset::{Defect, SoundCoding};
+
+/// 2³¹.
+const WHOLE: f32 = 2_147_483_648.0;
+
+/// Passes on all frames; `data` has no partial frame.
+pub(super) fn decode(
+    data: &[u8],
+    coding: SoundCoding,
+    channels: usize,
+    kept: &mut ChannelMixer<'_>,
+) -> Result<(), Defect> {
+    match coding {
+        SoundCoding::Unsigned8 => {
+            frames::<1>(data, channels, kept, |[byte]| (f32::from(byte) - 128.0) / 128.0)
+        }
+        SoundCoding::Signed(2) => frames::<2>(data, channels, kept, |bytes| {
+            f32::from(i16::from_le_bytes(bytes)) / 32_768.0
+        }),
+        SoundCoding::Signed(3) => frames::<3>(data, channels, kept, |[low, middle, high]| {
+            #[expect(clippy::cast_precision_loss, reason = "its lowest eight bits are none")]
+            let value = i32::from_le_bytes([0, low, middle, high]) as f32;
+            value / WHOLE
+        }),
+        SoundCoding::Signed(_) => frames::<4>(data, channels, kept, |bytes| {
+            #[expect(clippy::cast_precision_loss, reason = "as libsndfile rounds it")]
+            let value = i32::from_le_bytes(bytes) as f32;
+            value / WHOLE
+        }),
+        SoundCoding::Float32 => frames::<4>(data, channels, kept, f32::from_le_bytes),
+        SoundCoding::Float64 => frames::<8>(data, channels, kept, |bytes| {
+            #[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
+            let value = f64::from_le_bytes(bytes) as f32;
+            value
+        }),
+        SoundCoding::ALaw => {
+            frames::<1>(data, channels, kept, |[byte]| f32::from(a_law(byte)) / 32_768.0)
+        }
+        SoundCoding::MuLaw => {
+            frames::<1>(data, channels, kept, |[byte]| f32::from(mu_law(byte)) / 32_768.0)
+        }
+        SoundCoding::Flac(_) => Ok(()),
+    }
+}
+
+fn frames<const N: usize>(
+    data: &[u8],
+    channels: usize,
+    kept: &mut ChannelMixer<'_>,
+    value: impl Fn([u8; N]) -> f32,
+) -> Result<(), Defect> {
+    for frame in data.as_chunks::<N>().0.chunks_exact(channels) {
+        kept.push(frame.iter().map(|bytes| value(*bytes)))?;
+    }
+    Ok(())
+}
+
+/// G.711's A-law to 16 bits.
+fn a_law(byte: u8) -> i16 {
+    let byte = byte ^ 0x55;
+    let (exponent, mantissa) = (byte >> 4 & 7, i16::from(byte & 15) << 4);
+    let value = match exponent {
+        0 => mantissa + 8,
+        _ => (mantissa + 0x108) << (exponent - 1),
+    };
+    if byte & 0x80 == 0 { -value } else { value }
+}
+
+/// G.711's µ-law to 16 bits.
+fn mu_law(byte: u8) -> i16 {
+    let byte = !byte;
+    let value = ((i16::from(byte & 15) << 3) + 0x84) << (byte >> 4 & 7);
+    if byte & 0x80 == 0 { value - 0x84 } else { 0x84 - value }
+}

@@ -1,0 +1,183 @@
+//! The server's responses for a folder: objects, parts of objects, listings as S3 and Google send them and as a page.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::names::bytes_of;
+
+/// A request, as passed to the function that chooses its fault.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Such as `GET`.
+    pub method: String,
+    /// Decoded, without the query; bytes that are not UTF-8 as characters of a private plane.
+    pub path: String,
+    /// Decoded.
+    pub query: HashMap<String, String>,
+    /// Names in lower case.
+    pub headers: HashMap<String, String>,
+    /// Counted from 0 over all connections.
+    pub number: u64,
+}
+
+impl Request {
+    /// Whether a folder is listed.
+    #[must_use]
+    pub fn is_listing(&self) -> bool {
+        self.query.contains_key("list-type") || self.path.ends_with('/')
+    }
+}
+
+/// A response; `headers` are whole lines.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: String,
+    pub(super) body: Vec<u8>,
+}
+
+const MODIFIED: &str = "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n";
+
+/// Answers a request for a path below the folder `root`. `page`: entries per page of a listing.
+pub(super) fn answer(root: &Path, request: &Request, page: usize) -> Answer {
+    let path = request.path.trim_start_matches('/');
+    let query = |name: &str| request.query.get(name).map_or("", String::as_str);
+    if request.query.contains_key("list-type") {
+        let token = query("continuation-token").parse().unwrap_or(0);
+        return xml(s3_listing(&entries(root, query("prefix")), query("prefix"), token, page));
+    }
+    // A bucket is part of the path; a web site has none.
+    let key = path.strip_prefix("bucket/").unwrap_or(path);
+    if path.is_empty() || path.ends_with('/') {
+        return web_page(root, key);
+    }
+    if key == path && root.join(key).is_dir() {
+        let headers = format!("Location: {}/\r\n", request.path);
+        return Answer { status: 301, headers, body: vec![] };
+    }
+    object(root, key, request.headers.get("range").map(String::as_str))
+}
+
+/// As [`answer`], with repeated entries.
+pub(super) fn repeating(root: &Path, request: &Request, page: usize) -> Answer {
+    let mut request = request.clone();
+    if let Some(token) = request.query.get_mut("continuation-token") {
+        let start: usize = token.parse().unwrap_or(0);
+        *token = start.saturating_sub(1).to_string();
+        return answer(root, &request, page + 1);
+    }
+    let mut answer = answer(root, &request, page);
+    if request.path.ends_with('/') {
+        answer.body = answer.body.repeat(2);
+    }
+    answer
+}
+
+fn xml(body: String) -> Answer {
+    let headers = "Content-Type: application/xml\r\n".to_owned();
+    Answer { status: 200, headers, body: body.into_bytes() }
+}
+
+fn tag(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex()[..16].to_owned()
+}
+
+fn object(root: &Path, key: &str, range: Option<&str>) -> Answer {
+    let leads_out = key.split('/').any(|part| part == "..");
+    let path = root.join(OsString::from_vec(bytes_of(key)));
+    let Some(bytes) = std::fs::read(path).ok().filter(|_| !leads_out) else {
+        let body = b"<Error><Code>NoSuchKey</Code><Message>no such key</Message></Error>".to_vec();
+        let headers = "x-amz-request-id: 4442587F\r\n".to_owned();
+        return Answer { status: 404, headers, body };
+    };
+    let tag = format!("ETag: \"{}\"\r\n", tag(&bytes));
+    let headers = format!("{MODIFIED}{tag}x-amz-request-id: 4442587F\r\n");
+    let bounds = range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let Some((start, end)) = bounds else { return Answer { status: 200, headers, body: bytes } };
+    let start: usize = start.parse().unwrap_or(usize::MAX);
+    let end = end.parse().map_or(bytes.len(), |last: usize| bytes.len().min(last + 1));
+    if start >= bytes.len() {
+        let headers = format!("{headers}Content-Range: bytes */{}\r\n", bytes.len());
+        return Answer { status: 416, headers, body: vec![] };
+    }
+    let range = format!("Content-Range: bytes {start}-{}/{}\r\n", end - 1, bytes.len());
+    Answer { status: 206, headers: headers + &range, body: bytes[start..end].to_vec() }
+}
+
+/// Full names below a prefix that ends with a slash; folders have an entry, too, without bytes.
+fn entries(root: &Path, prefix: &str) -> Vec<(String, Option<Vec<u8>>)> {
+    let mut found = BTreeMap::new();
+    let folder = root.join(prefix);
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+        if entry.path().is_dir() {
+            found.insert(format!("{name}/"), None);
+        } else {
+            found.insert(name, std::fs::read(entry.path()).ok());
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
+
+type Entries = [(String, Option<Vec<u8>>)];
+
+fn s3_listing(entries: &Entries, prefix: &str, start: usize, page: usize) -> String {
+    let end = entries.len().min(start + page);
+    let parts = entries[start.min(end)..end].iter().map(|(name, bytes)| match bytes {
+        Some(bytes) => format!(
+            "<Contents><Key>{}</Key><LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>&quot;{}&quot;</ETag>\
+             <Size>{}</Size></Contents>",
+            escape(name),
+            tag(bytes),
+            bytes.len()
+        ),
+        None => format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", escape(name)),
+    });
+    let parts: String = parts.collect();
+    let next = if end < entries.len() {
+        format!("<NextContinuationToken>{end}</NextContinuationToken>")
+    } else {
+        String::new()
+    };
+    format!(
+        "<?xml version=\"1.0\"?><ListBucketResult><Name>bucket</Name><Prefix>{}</Prefix><IsTruncated>{}</IsTruncated>\
+         {next}{parts}</ListBucketResult>",
+        escape(prefix),
+        end < entries.len()
+    )
+}
+
+/// A page as nginx sends it.
+fn web_page(root: &Path, folder: &str) -> Answer {
+    let folder = folder.trim_end_matches('/');
+    let Ok(entries) = std::fs::read_dir(root.join(OsString::from_vec(bytes_of(folder)))) else {
+        return Answer { status: 404, headers: String::new(), body: vec![] };
+    };
+    let mut links = vec!["<a href=\"../\">../</a>".to_owned()];
+    for entry in entries.flatten() {
+        let slash = if entry.path().is_dir() { "/" } else { "" };
+        let name = entry.file_name();
+        let encoded: String = name
+            .as_bytes()
+            .iter()
+            .map(|byte| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => {
+                    char::from(*byte).to_string()
+                }
+                byte => format!("%{byte:02X}"),
+            })
+            .collect();
+        links.push(format!("<a href=\"{encoded}{slash}\">{}</a>", name.display()));
+    }
+    let body = format!("<html><body><pre>{}</pre></body></html>", links.join("\n"));
+    Answer {
+        status: 200,
+        headers: "Content-Type: text/html\r\n".to_owned(),
+        body: body.into_bytes(),
+    }
+}

@@ -1,0 +1,293 @@
+//! Compressions of parts of a file, and their decoders.
+//!
+//! No length in the data is trusted: the result has the length that the caller gives, or decoding fails.
+
+use std::io::{self, BufRead, Read};
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
+
+/// The zstd window that a frame may require beyond its length: enough for the usual levels.
+const MAX_ZSTD_WINDOW: u64 = 8 << 20;
+
+/// The size of one read from a decoder.
+const READ_BYTES: usize = 4 << 10;
+
+/// A zstd frame requires a larger window than is allowed.
+#[derive(Debug, thiserror::Error)]
+#[error("its window has {window_bytes} bytes, and at most {MAX_ZSTD_WINDOW} are allowed")]
+pub struct WindowTooLarge {
+    /// The window that it requires.
+    pub window_bytes: u64,
+}
+
+/// A compression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// Without a frame.
+    Snappy,
+    /// One member or several.
+    Gzip,
+    /// One frame.
+    Zstd,
+    /// A block without a frame.
+    Lz4,
+    /// One stream.
+    Brotli,
+}
+
+impl Codec {
+    /// All codecs, in the order of their numbers in indexes.
+    const ALL: [Self; 5] = [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4, Self::Brotli];
+
+    /// Maximal unpacked bytes that a decoder keeps.
+    pub const MAX_HISTORY_BYTES: u64 = MAX_ZSTD_WINDOW;
+
+    /// A zstd frame says within its first bytes what it unpacks to.
+    pub const MAX_ZSTD_HEAD_BYTES: u64 = 18;
+
+    /// What a zstd frame unpacks to, by its first bytes; `None`: they are not of a frame, or it does not say so.
+    #[must_use]
+    pub fn zstd_content_bytes(head: &[u8]) -> Option<u64> {
+        let (descriptor, rest) = head.strip_prefix(&[0x28, 0xB5, 0x2F, 0xFD])?.split_first()?;
+        let is_single = descriptor >> 5 & 1 == 1;
+        // A byte of the window, and the number of a dictionary.
+        let before = usize::from(!is_single) + [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let size = rest.get(before..)?;
+        match descriptor >> 6 {
+            0 if is_single => size.first().map(|size| u64::from(*size)),
+            0 => None,
+            1 => size.first_chunk().map(|size| u64::from(u16::from_le_bytes(*size)) + 256),
+            2 => size.first_chunk().map(|size| u64::from(u32::from_le_bytes(*size))),
+            _ => size.first_chunk().map(|size| u64::from_le_bytes(*size)),
+        }
+    }
+
+    /// Its number in indexes.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The codec with a number of an index.
+    #[must_use]
+    pub fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Passes the unpacked bytes of a file to `take`; frames or members are concatenated.
+    ///
+    /// # Errors
+    /// The file is damaged, truncated, or of another kind; or `take` fails.
+    pub fn unpack_stream(
+        self,
+        packed: &mut impl BufRead,
+        take: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
+    ) -> io::Result<()> {
+        take(&mut *self.reader(packed)?)
+    }
+
+    /// A reader of a file's unpacked bytes, as [`unpack_stream`](Self::unpack_stream) passes them on.
+    ///
+    /// # Errors
+    /// No file as a whole is compressed so.
+    pub fn reader<'p>(self, packed: impl BufRead + 'p) -> io::Result<Box<dyn Read + 'p>> {
+        match self {
+            Self::Gzip => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
+            Self::Zstd => Ok(Box::new(ZstdFrames { packed, frame: None })),
+            Self::Snappy | Self::Lz4 | Self::Brotli => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Replaces the buffer's contents by at least the first `wanted` of the `whole` bytes that `packed` unpacks to.
+    /// False: the length or the contents differ.
+    pub fn unpack(
+        self,
+        packed: &[u8],
+        (whole, wanted): (usize, usize),
+        buffer: &mut Vec<u8>,
+    ) -> bool {
+        buffer.clear();
+        if wanted > whole {
+            return false;
+        }
+        match self {
+            Self::Snappy => {
+                if snap::raw::decompress_len(packed).ok() != Some(whole) {
+                    return false;
+                }
+                buffer.resize(whole, 0);
+                snap::raw::Decoder::new().decompress(packed, buffer).ok() == Some(whole)
+            }
+            Self::Lz4 => {
+                buffer.resize(whole, 0);
+                lz4_flex::block::decompress_into(packed, buffer).ok() == Some(whole)
+            }
+            Self::Gzip => {
+                take(flate2::bufread::MultiGzDecoder::new(packed), (whole, wanted), buffer)
+            }
+            Self::Brotli => {
+                let decoder = brotli_decompressor::Decompressor::new(packed, READ_BYTES);
+                take(decoder, (whole, wanted), buffer)
+            }
+            Self::Zstd => {
+                let most = MAX_ZSTD_WINDOW.max(whole as u64);
+                let decoder = StreamingDecoder::new_with_max_window_size(packed, most);
+                decoder.is_ok_and(|decoder| take(decoder, (whole, wanted), buffer))
+            }
+        }
+    }
+}
+
+/// Reads this many bytes; if all are wanted, the input must end there.
+fn take(reader: impl Read, (whole, wanted): (usize, usize), buffer: &mut Vec<u8>) -> bool {
+    buffer.reserve_exact(wanted + 1);
+    let most = wanted as u64 + u64::from(wanted == whole);
+    reader.take(most).read_to_end(buffer).is_ok() && buffer.len() == wanted
+}
+
+/// The frames of a zstd file, concatenated.
+struct ZstdFrames<P: BufRead> {
+    packed: P,
+    frame: Option<Box<FrameDecoder>>,
+}
+
+impl<P: BufRead> ZstdFrames<P> {
+    /// Begins the next frame; false: there are no more.
+    fn begin(&mut self) -> io::Result<bool> {
+        if self.packed.fill_buf()?.is_empty() {
+            return Ok(false);
+        }
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(MAX_ZSTD_WINDOW);
+        match decoder.init(&mut self.packed) {
+            Ok(()) => self.frame = Some(Box::new(decoder)),
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                let skipped =
+                    io::copy(&mut (&mut self.packed).take(length.into()), &mut io::sink())?;
+                if skipped < length.into() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Err(FrameDecoderError::WindowSizeTooBig { requested: window_bytes, .. }) => {
+                return Err(io::Error::other(WindowTooLarge { window_bytes }));
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        Ok(true)
+    }
+}
+
+impl<P: BufRead> Read for ZstdFrames<P> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(frame) = &mut self.frame else {
+                match self.begin()? {
+                    true => continue,
+                    false => return Ok(0),
+                }
+            };
+            while frame.can_collect() == 0 && !frame.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                frame.decode_blocks(&mut self.packed, one).map_err(io::Error::other)?;
+            }
+            if frame.can_collect() > 0 {
+                return frame.read(to);
+            }
+            let expected = frame.get_checksum_from_data();
+            if expected.is_some() && expected != frame.get_calculated_checksum() {
+                return Err(io::Error::other("the checksum of a frame differs"));
+            }
+            self.frame = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `zstd -3 --check` of "frame one, ", then a frame that is skipped, then one of "and two".
+    const FRAMES: &[u8] = include_bytes!("../fixtures/frames.zst");
+
+    fn unpacked(codec: Codec, mut packed: &[u8]) -> io::Result<Vec<u8>> {
+        let mut found = Vec::new();
+        codec
+            .unpack_stream(&mut packed, &mut |reader| reader.read_to_end(&mut found).map(|_| ()))?;
+        Ok(found)
+    }
+
+    #[test]
+    fn frames_are_concatenated_and_damage_is_reported() {
+        assert_eq!(unpacked(Codec::Zstd, FRAMES).unwrap(), b"frame one, and two");
+        for end in 1..FRAMES.len() {
+            let found = unpacked(Codec::Zstd, &FRAMES[..end]);
+            assert!(found.is_err() || found.unwrap() == b"frame one, ", "{end}");
+        }
+        let mut refused = 0;
+        for place in 0..FRAMES.len() {
+            let mut bytes = FRAMES.to_vec();
+            bytes[place] ^= 0x10;
+            refused += u8::from(unpacked(Codec::Zstd, &bytes).is_err());
+        }
+        assert!(usize::from(refused) > FRAMES.len() / 2, "{refused}");
+        assert_eq!(unpacked(Codec::Zstd, b"").unwrap(), b"");
+        unpacked(Codec::Gzip, b"\x1f\x8b").unwrap_err();
+    }
+
+    #[test]
+    fn a_zstd_frame_says_what_it_unpacks_to() {
+        let head = |descriptor: u8, rest: &[u8]| {
+            let head = [&[0x28, 0xB5, 0x2F, 0xFD, descriptor][..], rest].concat();
+            Codec::zstd_content_bytes(&head)
+        };
+        assert_eq!(head(0x20, &[7]), Some(7));
+        assert_eq!(head(0x60, &[1, 1]), Some(0x101 + 256));
+        assert_eq!(head(0xA0, &[1, 0, 0, 1]), Some(0x0100_0001));
+        assert_eq!(head(0xE0, &[1, 0, 0, 0, 0, 0, 0, 1]), Some(0x0100_0000_0000_0001));
+        // Behind a window, and behind the number of a dictionary.
+        assert_eq!(head(0x80, &[0x58, 9, 0, 0, 0]), Some(9));
+        assert_eq!(head(0x23, &[1, 2, 3, 4, 5]), Some(5));
+        // None is said, or the head is cut off.
+        for (descriptor, rest) in [(0x00, &[0x58, 1, 1][..]), (0x20, &[]), (0xE0, &[0; 7])] {
+            assert_eq!(head(descriptor, rest), None);
+        }
+        assert_eq!(Codec::zstd_content_bytes(b"LDFZ01\0\0"), None);
+    }
+
+    #[test]
+    fn lengths_are_checked() {
+        let mut buffer = Vec::new();
+        let packed = snap::raw::Encoder::new().compress_vec(b"twelve bytes").unwrap();
+        assert!(
+            Codec::Snappy.unpack(&packed, (12, 6), &mut buffer) && buffer.starts_with(b"twelve")
+        );
+        for whole in [0, 11, 13, 1 << 40] {
+            assert!(!Codec::Snappy.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        let packed = lz4_flex::block::compress(b"twelve bytes");
+        assert!(Codec::Lz4.unpack(&packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
+        for whole in [0, 11, 13] {
+            assert!(!Codec::Lz4.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        let frame = &FRAMES[..FRAMES.len()];
+        assert!(Codec::Zstd.unpack(frame, (11, 11), &mut buffer) && buffer == b"frame one, ");
+        for whole in [0, 10, 12] {
+            assert!(!Codec::Zstd.unpack(frame, (whole, whole), &mut buffer), "{whole}");
+        }
+        // Uncompressed bytes, in one piece.
+        let packed = [&[0x8b, 0x05, 0x80][..], b"twelve bytes", &[3]].concat();
+        assert!(Codec::Brotli.unpack(&packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
+        assert!(Codec::Brotli.unpack(&packed, (12, 6), &mut buffer) && buffer == b"twelve");
+        for whole in [0, 11, 13] {
+            assert!(!Codec::Brotli.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
+        }
+        for number in 0..5 {
+            assert_eq!(Codec::of_number(number).map(Codec::number), Some(number));
+        }
+        assert_eq!(Codec::of_number(5), None);
+    }
+}

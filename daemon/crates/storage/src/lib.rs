@@ -1,0 +1,305 @@
+//! Storages: the trait [`Storage`], and one file per kind of storage.
+//!
+//! A storage knows files by their paths and knows nothing about samples or formats. A new storage is one file here that
+//! implements the trait, a line in `storages.rs` of the crate `formats`, and one line that runs `conformance` on it.
+
+mod body_sink;
+pub mod codec;
+mod compressed;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod conformance;
+mod descriptor;
+pub mod error;
+mod joined;
+pub mod listing;
+mod local;
+pub mod location;
+#[cfg(any(test, feature = "testing"))]
+mod objects;
+mod opened;
+mod outage;
+mod packed;
+mod patience;
+mod retries;
+#[cfg(any(test, feature = "testing"))]
+mod stalling;
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+pub use body_sink::{BodySink, Lent};
+pub use compressed::{WithoutUnpacking, codec_of};
+pub use descriptor::DirectFile;
+pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
+pub use joined::JoinedFiles;
+pub use local::LocalFiles;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use objects::Objects;
+pub use opened::{Handle, Opened};
+pub use outage::{OutageSeen, Outages};
+pub use packed::KEPT_BYTES as KEPT_PAGE_BYTES;
+pub use packed::UnpackingStorage;
+pub use patience::Patience;
+pub use patience::PatientStorage;
+pub use retries::{Retries, RetryTerms};
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use stalling::{RepeatingFolder, SlowFolder, StalledFile};
+
+use crate::location::{FileId, FileTable, Location, Transform, Unit};
+use forebay_observe::{CacheMetrics, RequestMetrics};
+use listing::Directories;
+
+/// Files below a root, listed and read. Shared by all threads.
+///
+/// Reading blocks the calling thread: [`open`](Self::open) returns the number of bytes of a location, the engine waits
+/// until its byte budget grants them, [`read_opened`](Self::read_opened) reads them. Both may block for long; the
+/// engine watches them from another thread and gives up a call that takes longer than `dataset.read_timeout`. Nothing
+/// is retried here.
+pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
+    /// A relative path in messages.
+    fn full_path(&self, relative: &[u8]) -> PathBuf;
+
+    /// The size of a file, and its identity, which changes if the file is replaced.
+    ///
+    /// # Errors
+    /// The file has vanished, may not be read, or is not a regular file.
+    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError>;
+
+    /// As [`status`](Self::status), for a file that may be absent: `None` if it is, or cannot be read.
+    ///
+    /// # Errors
+    /// The storage cannot be reached.
+    fn status_if_there(
+        &self,
+        files: &dyn FileTable,
+        file: FileId,
+    ) -> Result<Option<FileStatus>, StorageError> {
+        match self.status(files, file) {
+            Err(error) if error.class() == RetryClass::Outage => Err(error),
+            status => Ok(status.ok()),
+        }
+    }
+
+    /// Determines a location's length in bytes. A file that is read in parts may be kept open for the next part.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), or the file ends before the range does.
+    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError>;
+
+    /// Appends an opened location's bytes to a buffer.
+    ///
+    /// # Errors
+    /// Reading fails, or the file's length has changed. The buffer's contents are undefined then.
+    fn read_opened(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError>;
+
+    /// Opens a file to read a location of known length and known first bytes directly into an array's memory. `None`:
+    /// this storage has no descriptors, or the file cannot be opened; the other calls report why.
+    fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
+        let _ = (files, location);
+        None
+    }
+
+    /// Whether [`read_in_pieces`](Self::read_in_pieces) avoids an intermediate buffer.
+    fn reads_in_pieces(&self) -> bool {
+        false
+    }
+
+    /// Passes an opened location's bytes to `sink`, piece by piece, as long as it accepts them. False: it did not
+    /// accept all.
+    ///
+    /// # Errors
+    /// As [`read_opened`](Self::read_opened); some pieces may have been taken.
+    fn read_in_pieces(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        sink: &mut dyn BodySink,
+    ) -> Result<bool, StorageError> {
+        let mut buffer = Vec::new();
+        self.read_opened(files, opened, &mut buffer)?;
+        Ok(buffer.is_empty() || sink.take(&buffer))
+    }
+
+    /// Metrics of its requests; `None`: it makes no requests, as a file system does not.
+    fn requests(&self) -> Option<&RequestMetrics> {
+        None
+    }
+
+    /// Its files' identity in a cache on disk; `None`: they are not cached.
+    fn cache_scope(&self) -> Option<CacheScope> {
+        None
+    }
+
+    /// The metrics of the cache in front of it; `None`: no cache.
+    fn cache(&self) -> Option<&CacheMetrics> {
+        None
+    }
+
+    /// Whether the file is stored compressed and read uncompressed.
+    fn unpacks(&self, path: &[u8]) -> bool {
+        let _ = path;
+        false
+    }
+
+    /// Whether a file can be read immediately; false: it would have to be unpacked first.
+    fn is_at_hand(&self, path: &[u8]) -> bool {
+        let _ = path;
+        true
+    }
+
+    /// Maximal memory of a read besides the bytes that it reads: a connection's buffers.
+    fn bytes_per_read(&self) -> u64 {
+        0
+    }
+
+    /// Opens every location of a sample and returns the total number of bytes.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), or more than `limit_bytes` to read, not counting pages that samples share.
+    fn open_all(
+        &self,
+        files: &dyn FileTable,
+        locations: &[Location],
+        limit_bytes: u64,
+        opened: &mut Vec<Opened>,
+    ) -> Result<u64, StorageError> {
+        opened.clear();
+        let (mut length_bytes, mut limited_bytes) = (0_u64, 0_u64);
+        for location in locations {
+            let next = self.open(files, *location)?;
+            length_bytes = length_bytes.saturating_add(next.length_bytes());
+            // Pages that samples share do not count for the limit of one sample.
+            if !matches!(location.unit, Unit::Block(Transform::Unpacked { .. })) {
+                limited_bytes = limited_bytes.saturating_add(next.length_bytes());
+            }
+            if limited_bytes > limit_bytes {
+                let path = self.full_path(&files.path(location.file));
+                let length_bytes = limited_bytes;
+                return Err(StorageError::TooLarge { path, length_bytes, limit_bytes });
+            }
+            opened.push(next);
+        }
+        Ok(length_bytes)
+    }
+
+    /// Replaces the buffer's contents by the bytes of the opened locations, in order, and records their ends if there
+    /// are several.
+    ///
+    /// # Errors
+    /// As [`read_opened`](Self::read_opened).
+    fn read_all(
+        &self,
+        files: &dyn FileTable,
+        opened: &mut Vec<Opened>,
+        buffer: &mut Vec<u8>,
+        ends: &mut Vec<usize>,
+    ) -> Result<(), StorageError> {
+        buffer.clear();
+        ends.clear();
+        let is_split = opened.len() > 1;
+        for opened in opened.drain(..) {
+            self.read_opened(files, opened, buffer)?;
+            if is_split {
+                ends.push(buffer.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the buffer's contents by the bytes of one location, at most `limit_bytes`.
+    ///
+    /// # Errors
+    /// As [`open_all`](Self::open_all) and [`read_opened`](Self::read_opened).
+    fn read(
+        &self,
+        files: &dyn FileTable,
+        location: Location,
+        limit_bytes: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        let mut opened = Vec::with_capacity(1);
+        self.open_all(files, &[location], limit_bytes, &mut opened)?;
+        self.read_all(files, &mut opened, buffer, &mut Vec::new())
+    }
+}
+
+/// A file's present status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Distinguishes the file from a replacement and from its earlier contents.
+    pub identity: ObjectIdentity,
+}
+
+/// Changes when a file is replaced or written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectIdentity {
+    /// A file of a file system.
+    Inode {
+        /// The file system.
+        device: u64,
+        /// The file in it.
+        inode: u64,
+        /// The last change of its bytes: seconds since 1970, and nanoseconds. Programs can set it.
+        modified: (i64, u32),
+        /// The last change of its bytes or its inode, which programs cannot set; `None`: its file system does not
+        /// record it.
+        changed: Option<(i64, u32)>,
+    },
+    /// The object's ETag or version.
+    Tag(String),
+}
+
+impl ObjectIdentity {
+    /// Distinguishes a file from others of its path and size, as one text; empty: nothing does.
+    pub fn tag(&self) -> Cow<'_, str> {
+        match self {
+            Self::Inode { inode, modified: (seconds, nanoseconds), changed, .. } => {
+                let changed = changed.map(|(seconds, rest)| format!(" {seconds} {rest}"));
+                format!("{inode} {seconds} {nanoseconds}{}", changed.unwrap_or_default()).into()
+            }
+            Self::Tag(tag) => tag.into(),
+        }
+    }
+
+    /// Whether a file changed within the clock's tick before `now_seconds`, so that it may change again without a new
+    /// time. A time far in the future does not come from a clock, so nothing follows from it.
+    #[must_use]
+    pub fn may_be_changing(&self, now_seconds: i64) -> bool {
+        /// The resolution of the coarsest file systems.
+        const CLOCK_TICK_SECONDS: u64 = 2;
+        match self {
+            Self::Inode { modified: (seconds, _), .. } => {
+                seconds.abs_diff(now_seconds) <= CLOCK_TICK_SECONDS
+            }
+            Self::Tag(_) => false,
+        }
+    }
+}
+
+/// Identifies a storage's files for the lifetime of the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheScope {
+    /// The server and the folder, or the folder's path; contains no secret.
+    pub name: String,
+    /// Identifies files that have no tag in the index.
+    pub untagged: Untagged,
+}
+
+/// Identifies files that have no tag in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untagged {
+    /// Their status, which is requested at each read. A file whose status has no tag is not cached.
+    Status,
+    /// Their names: they never change.
+    Name,
+}

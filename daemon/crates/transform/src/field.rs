@@ -1,0 +1,282 @@
+//! One field of one sample: during the operations of a stage, and between two stages.
+//!
+//! A value borrows from the fetched bytes or from the dataset as long as no operation changes it. Between two stages
+//! nothing is borrowed: parts of the fetched bytes are stored as ranges, the rest in buffers that are reused.
+
+use std::borrow::Cow;
+
+use forebay_dataset::{ArrayValue, Defect, FieldValue, Sound};
+use forebay_protocol::tensor::DType;
+use forebay_storage::location::{PlaceInBytes, SampleBytes};
+
+use super::image::{ImageTools, PendingImage, PlannedImage};
+use super::needs::KEPT_BYTES;
+use forebay_media::array::{ArrayBuffer, write_array};
+use forebay_media::sound::{self, SoundTools};
+
+/// Maximal number of spare array buffers of a work thread.
+const KEPT_ARRAYS: usize = 8;
+
+/// A work thread's tools and scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// Decoders, resizer, buffers for pixels.
+    pub image: ImageTools,
+    /// Elements in native byte order and C order, before they are cast.
+    pub reordered: Vec<u8>,
+    /// Which boxes are kept.
+    pub kept: Vec<bool>,
+    pub sounds: SoundTools,
+    arrays: Vec<ArrayBuffer>,
+}
+
+impl Tools {
+    /// A buffer for an array, with arbitrary contents.
+    pub(crate) fn spare_array(&mut self) -> ArrayBuffer {
+        self.arrays.pop().unwrap_or_default()
+    }
+
+    /// Frees the memory of an unusually large sample: a thread keeps at most [`KEPT_BYTES`] in all its buffers.
+    pub(crate) fn trim(&mut self) {
+        let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
+        let kept = self.image.kept_bytes() + self.reordered.capacity() + self.sounds.kept_bytes();
+        if kept + arrays > KEPT_BYTES {
+            self.sounds = SoundTools::default();
+            self.image.give_back();
+            self.reordered = Vec::new();
+            self.arrays.clear();
+        }
+    }
+}
+
+/// One field of a sample during operations.
+#[derive(Debug)]
+pub(crate) enum FieldInProgress<'a> {
+    /// Nothing: its row is written, it was dropped, or the operation that adds it has not run yet.
+    Absent,
+    /// Read directly into its row.
+    InPlace,
+    /// An image's file.
+    File(&'a [u8]),
+    /// Bytes or text.
+    Bytes(Cow<'a, [u8]>),
+    /// A scalar, in native byte order.
+    Number(DType, [u8; 8]),
+    /// An audio file; it is decoded to an array before any operation.
+    Sound(Sound<'a>),
+    /// An array as stored in the file.
+    Array(ArrayValue<'a>),
+    /// An array that operations may change.
+    Buffer(ArrayBuffer),
+    /// An image.
+    Image(PendingImage<'a>),
+}
+
+/// A field between two stages.
+#[derive(Debug)]
+pub(crate) enum CarriedField {
+    /// As [`FieldInProgress::Absent`].
+    Absent,
+    /// An image's file.
+    File(CarriedBytes),
+    /// Bytes or text.
+    Bytes(CarriedBytes),
+    /// An array.
+    Buffer(ArrayBuffer),
+    /// A decoded image.
+    Image(PendingImage<'static>),
+    /// An image whose decoding waits for its first resampling, and its file.
+    Planned(PlannedImage, CarriedBytes),
+}
+
+/// Bytes between two stages.
+#[derive(Debug)]
+pub(crate) enum CarriedBytes {
+    /// A part of the fetched bytes, which remain.
+    Fetched(PlaceInBytes),
+    /// Decompressed from them, or provided by the dataset.
+    Own(Vec<u8>),
+}
+
+impl CarriedBytes {
+    fn of(part: Cow<'_, [u8]>, fetched: SampleBytes<'_>) -> Self {
+        let Cow::Borrowed(part) = part else {
+            return Self::Own(part.into_owned());
+        };
+        fetched.find(part).map_or_else(|| Self::Own(part.to_vec()), Self::Fetched)
+    }
+
+    fn get<'a>(&'a self, fetched: SampleBytes<'a>) -> &'a [u8] {
+        match self {
+            Self::Fetched(place) => fetched.at(place),
+            Self::Own(bytes) => bytes,
+        }
+    }
+
+    const fn held_bytes(&self) -> usize {
+        match self {
+            Self::Fetched(_) => 0,
+            Self::Own(bytes) => bytes.len(),
+        }
+    }
+}
+
+impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
+    fn from(value: FieldValue<'a>) -> Self {
+        match value {
+            FieldValue::EncodedImage(file) => Self::File(file),
+            FieldValue::Bytes(bytes) => Self::Bytes(bytes),
+            FieldValue::Text(Cow::Borrowed(text)) => Self::Bytes(text.as_bytes().into()),
+            FieldValue::Text(Cow::Owned(text)) => Self::Bytes(text.into_bytes().into()),
+            FieldValue::Sound(sound) => Self::Sound(sound),
+            FieldValue::Array(array) => Self::Array(array),
+            FieldValue::Integer(value) => Self::Number(DType::I64, value.to_ne_bytes()),
+            FieldValue::Float(value) => Self::Number(DType::F64, value.to_ne_bytes()),
+            FieldValue::InPlace => Self::InPlace,
+        }
+    }
+}
+
+impl<'a> FieldInProgress<'a> {
+    /// A field as left by the previous stage.
+    pub(crate) fn pick_up(carried: &'a mut CarriedField, fetched: SampleBytes<'a>) -> Self {
+        match carried {
+            CarriedField::Absent => Self::Absent,
+            CarriedField::File(file) => Self::File(file.get(fetched)),
+            CarriedField::Bytes(bytes) => Self::Bytes(bytes.get(fetched).into()),
+            CarriedField::Planned(planned, file) => {
+                Self::Image(planned.with_file(file.get(fetched)))
+            }
+            CarriedField::Buffer(_) | CarriedField::Image(_) => {
+                match std::mem::replace(carried, CarriedField::Absent) {
+                    CarriedField::Buffer(array) => Self::Buffer(array),
+                    CarriedField::Image(image) => Self::Image(image),
+                    _ => Self::Absent,
+                }
+            }
+        }
+    }
+
+    /// The array or scalar, to be changed in place.
+    ///
+    /// # Errors
+    /// It is neither, or its bytes do not match its shape.
+    pub(crate) fn array(&mut self, tools: &mut Tools) -> Result<&mut ArrayBuffer, Defect> {
+        if let Some(value) = self.array_value() {
+            let mut buffer = tools.spare_array();
+            buffer.dtype = value.dtype;
+            buffer.shape.clear();
+            buffer.shape.extend_from_slice(&value.shape);
+            buffer.bytes.resize(value.bytes.len(), 0);
+            write_array("array", &value, value.dtype, &mut tools.reordered, &mut buffer.bytes)?;
+            *self = Self::Buffer(buffer);
+        }
+        match self {
+            Self::Buffer(buffer) => Ok(buffer),
+            _ => Err(Defect("an operation found no array".to_owned())),
+        }
+    }
+
+    /// Decodes an audio file; other fields are unchanged.
+    ///
+    /// # Errors
+    /// The file is defective, or larger than `most_bytes` when decoded.
+    pub(crate) fn decode_sound(
+        &mut self,
+        most_bytes: u64,
+        tools: &mut Tools,
+    ) -> Result<(), Defect> {
+        if let Self::Sound(file) = self {
+            let mut array = tools.spare_array();
+            sound::decode(file, most_bytes, &mut tools.sounds, &mut array)?;
+            *self = Self::Buffer(array);
+        }
+        Ok(())
+    }
+
+    /// The array or scalar, if no operation has changed it.
+    fn array_value(&self) -> Option<ArrayValue<'_>> {
+        Some(match self {
+            Self::Number(dtype, bytes) => ArrayValue {
+                dtype: *dtype,
+                shape: Cow::Borrowed(&[]),
+                fortran_order: false,
+                big_endian: cfg!(target_endian = "big"),
+                bytes: Cow::Borrowed(bytes),
+            },
+            Self::Array(array) => ArrayValue {
+                shape: Cow::Borrowed(&array.shape),
+                bytes: Cow::Borrowed(&array.bytes),
+                ..*array
+            },
+            _ => return None,
+        })
+    }
+
+    /// The array or scalar, to be written.
+    pub(crate) fn elements(&self) -> Option<ArrayValue<'_>> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer.value()),
+            _ => self.array_value(),
+        }
+    }
+
+    /// Converts the field for the next stage.
+    pub(crate) fn carry(
+        mut self,
+        fetched: SampleBytes<'_>,
+        tools: &mut Tools,
+    ) -> Result<CarriedField, Defect> {
+        if self.array_value().is_some() {
+            self.array(tools)?;
+        }
+        Ok(match self {
+            Self::File(file) => CarriedField::File(CarriedBytes::of(file.into(), fetched)),
+            Self::Bytes(bytes) => CarriedField::Bytes(CarriedBytes::of(bytes, fetched)),
+            Self::Buffer(array) => CarriedField::Buffer(array),
+            Self::Image(image) => match image.planned() {
+                Some((planned, file)) => {
+                    CarriedField::Planned(planned, CarriedBytes::of(file.into(), fetched))
+                }
+                None => CarriedField::Image(image.detach(&mut tools.image)?),
+            },
+            Self::Absent | Self::InPlace | Self::Sound(_) | Self::Number(..) | Self::Array(_) => {
+                CarriedField::Absent
+            }
+        })
+    }
+
+    /// Its contents, for messages.
+    pub(crate) const fn describe(&self) -> &'static str {
+        match self {
+            Self::Absent => "nothing",
+            Self::InPlace => "an array in its row",
+            Self::File(_) => "an image file",
+            Self::Bytes(_) => "bytes",
+            Self::Sound(_) => "a sound's file",
+            Self::Number(..) | Self::Array(_) | Self::Buffer(_) => "an array",
+            Self::Image(_) => "a decoded image",
+        }
+    }
+
+    /// Returns its memory to the thread's tools.
+    pub(crate) fn recycle(self, tools: &mut Tools) {
+        match self {
+            Self::Image(image) => image.recycle(&mut tools.image),
+            Self::Buffer(array) if tools.arrays.len() < KEPT_ARRAYS => tools.arrays.push(array),
+            _ => {}
+        }
+    }
+}
+
+impl CarriedField {
+    /// The bytes that it holds in addition to the fetched ones.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::File(bytes) | Self::Bytes(bytes) | Self::Planned(_, bytes) => bytes.held_bytes(),
+            Self::Buffer(array) => array.bytes.len(),
+            Self::Image(image) => image.held_bytes(),
+        }
+    }
+}

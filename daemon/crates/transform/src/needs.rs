@@ -1,0 +1,157 @@
+//! A sample's memory in addition to its fetched bytes and its row, estimated from these bytes before anything is
+//! decompressed: an image's header contains its size, an archive's directory the sizes of its members.
+//!
+//! The estimates are upper bounds. They depend only on the bytes and the plan: the decoders' limits come from the same
+//! headers and not from free memory.
+
+use forebay_dataset::Defect;
+use forebay_media::decode::{Decoders, ImageHeader, decoding_bytes};
+use forebay_media::size::Size;
+
+/// Memory that a work thread keeps in all its buffers from sample to sample; memory beyond it is freed.
+pub const KEPT_BYTES: usize = 8 << 20;
+
+/// See the module's head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Maximal memory that a work thread holds for it at a time.
+    pub scratch_bytes: u64,
+    /// Memory that it holds between two stages.
+    pub carried_bytes: u64,
+}
+
+/// The estimate for a sample, to which operations add their memory.
+#[derive(Debug)]
+pub(crate) struct Reckoning<'a> {
+    /// By field: the file of an image that is not decoded.
+    pub(crate) files: Vec<Option<&'a [u8]>>,
+    /// By field.
+    images: Vec<Option<ImageNow>>,
+    /// By field: size of a Python stage's result other than an image.
+    returned: Vec<Option<u64>>,
+    /// The fetched bytes, and the bytes that reading decompresses from them.
+    pub(crate) sample_bytes: u64,
+    pub(crate) scratch_bytes: u64,
+    /// Memory of the largest augmentation.
+    pub(crate) remade_bytes: u64,
+}
+
+/// An augmentation's memory in addition to an image's pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remade {
+    /// Copies of them.
+    Bytes,
+    /// Copies, and elements in single precision.
+    Floats,
+}
+
+/// An image before an operation.
+#[derive(Debug, Clone, Copy)]
+struct ImageNow {
+    size: Size,
+    /// Bytes per pixel.
+    channels: u8,
+}
+
+impl ImageNow {
+    fn bytes(self, size: Size) -> u64 {
+        u64::from(size.width) * u64::from(size.height) * u64::from(self.channels)
+    }
+}
+
+impl<'a> Reckoning<'a> {
+    pub(crate) fn new(files: Vec<Option<&'a [u8]>>, sample_bytes: u64) -> Self {
+        let (images, returned) = (vec![None; files.len()], vec![None; files.len()]);
+        Self { files, images, returned, sample_bytes, scratch_bytes: 0, remade_bytes: 0 }
+    }
+
+    /// Adds the decoding of an image. A file that decoding refuses needs no memory.
+    pub(crate) fn decode(
+        &mut self,
+        field: usize,
+        channels: u8,
+        header: impl FnOnce(&mut Decoders, &[u8]) -> Result<ImageHeader, Defect>,
+    ) {
+        let Some(file) = self.files.get(field).copied().flatten() else { return };
+        let Ok(header) = header(&mut Decoders::default(), file) else { return };
+        self.scratch_bytes += decoding_bytes(file, &header, channels);
+        self.images[field] = Some(ImageNow { size: header.size(), channels });
+    }
+
+    /// Changes the size of an image without computing new pixels.
+    pub(crate) fn crop(&mut self, field: usize, size: Size) {
+        if let Some(Some(image)) = self.images.get_mut(field) {
+            image.size = size;
+        }
+    }
+
+    /// Adds the execution of pending operations, and the new pixels of an image in the size that `after` returns.
+    /// Operations use the same buffers one after another.
+    pub(crate) fn remake(&mut self, field: usize, after: impl FnOnce(Size) -> Size, how: Remade) {
+        let Some(Some(image)) = self.images.get_mut(field) else { return };
+        let after = after(image.size);
+        // `grayscale` may convert one channel to three.
+        let channels = image.channels.max(3);
+        let of = |size| ImageNow { channels, ..*image }.bytes(size);
+        let floats = if how == Remade::Floats { 6 * of(image.size) } else { 0 };
+        self.remade_bytes = self.remade_bytes.max(of(image.size) + 2 * of(after) + floats);
+        (image.size, image.channels) = (after, channels);
+    }
+
+    /// Adds a resampling of an image; `size` returns the result's size.
+    pub(crate) fn resample(&mut self, field: usize, size: impl FnOnce(Size) -> Option<Size>) {
+        let Some(Some(image)) = self.images.get_mut(field) else { return };
+        let Some(after) = size(image.size) else { return };
+        // The first of two passes keeps the height; the result exists twice if it is carried on. With alpha the source
+        // is multiplied by it first.
+        let between = image.bytes(Size { width: after.width, height: image.size.height });
+        let multiplied = if matches!(image.channels, 4 | 8) { image.bytes(image.size) } else { 0 };
+        self.scratch_bytes += between + multiplied + 2 * image.bytes(after);
+        image.size = after;
+    }
+
+    /// Makes a field a view of another field's image.
+    pub(crate) fn view(&mut self, of: usize, view: usize) {
+        self.images[view] = self.images[of];
+    }
+
+    /// Makes a field a copy of another field's array.
+    pub(crate) fn copy(&mut self, of: usize, copy: usize) {
+        // An array of the dataset is within the sample's bytes.
+        let bytes = self.returned.get(of).copied().flatten().unwrap_or(self.sample_bytes);
+        self.returned[copy] = Some(bytes);
+    }
+
+    /// Adds a field's pixels, held in addition to the processed ones.
+    pub(crate) fn hold(&mut self, field: usize) {
+        self.scratch_bytes = self.scratch_bytes.saturating_add(self.held_bytes(field));
+    }
+
+    /// Bytes of a field's current image, or of the result returned for it; 0: it is within the sample's bytes.
+    pub(crate) fn held_bytes(&self, field: usize) -> u64 {
+        let image = self.images.get(field).copied().flatten();
+        let image = image.map(|image| image.bytes(image.size));
+        image.or(self.returned.get(field).copied().flatten()).unwrap_or(0)
+    }
+
+    /// Whether a function has returned the field.
+    pub(crate) fn is_returned(&self, field: usize) -> bool {
+        self.returned.get(field).is_some_and(Option::is_some)
+    }
+
+    /// Removes a field that a function takes.
+    pub(crate) fn take(&mut self, field: usize) {
+        (self.files[field], self.images[field], self.returned[field]) = (None, None, None);
+    }
+
+    /// Adds a field of `bytes` bytes that a function returns.
+    pub(crate) fn give(&mut self, field: usize, bytes: u64) {
+        self.returned[field] = Some(bytes);
+    }
+
+    /// Adds an image that a function returns.
+    pub(crate) fn give_image(&mut self, field: usize, size: Size, channels: u8) {
+        self.images[field] = Some(ImageNow { size, channels });
+        self.returned[field] = Some(0);
+    }
+}

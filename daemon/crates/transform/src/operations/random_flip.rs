@@ -1,0 +1,79 @@
+//! `random-horizontal-flip` and `random-vertical-flip`: mirror an image at random.
+
+use crate::arguments::Probability;
+use crate::boxes::{Corners, mirrored_horizontally, mirrored_vertically};
+use crate::contract::{FieldTypes, Operation, Sample};
+use crate::geometry::Geometry;
+use crate::shared_fields::SharedFields;
+use forebay_dataset::Defect;
+use forebay_keys::{ConfigError, Keys, Section};
+use forebay_media::size::Size;
+use forebay_order::Draws;
+
+#[derive(Debug)]
+struct RandomFlip {
+    fields: SharedFields,
+    probability: f64,
+    mirror: fn(&mut Geometry),
+    mirror_box: fn(Corners, Size) -> Corners,
+}
+
+macro_rules! flip {
+    ($Arguments:ident, $words:literal, $name:literal, $compile:ident, $mirror:path, $mirror_box:path) => {
+        forebay_keys::keys! {
+            #[doc = $words]
+            pub(crate) struct $Arguments = $name {
+                /// how often
+                pub probability: Probability, "", default(0.5);
+                /// the field to work on
+                pub field: String, "", absent("the only image");
+                /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
+                pub fields: Vec<String>, "", absent("`field` alone");
+            }
+        }
+
+        pub(crate) fn $compile(
+            section: &mut Section,
+            types: &mut FieldTypes,
+        ) -> Result<Box<dyn Operation>, ConfigError> {
+            let $Arguments { probability, field, fields } = $Arguments::read(section)?;
+            let fields = SharedFields::of_decoded($name, section, types, (field, fields))?;
+            let (mirror, mirror_box) = ($mirror, $mirror_box);
+            Ok(Box::new(RandomFlip { fields, probability, mirror, mirror_box }))
+        }
+    };
+}
+
+flip!(
+    Horizontal,
+    "mirrored left to right, or not",
+    "random-horizontal-flip",
+    compile_horizontal,
+    Geometry::mirror_horizontally,
+    mirrored_horizontally
+);
+flip!(
+    Vertical,
+    "mirrored top to bottom, or not",
+    "random-vertical-flip",
+    compile_vertical,
+    Geometry::mirror_vertically,
+    mirrored_vertically
+);
+
+impl Operation for RandomFlip {
+    fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let size = self.fields.size(sample)?;
+        let is_mirrored = draws.uniform() < self.probability;
+        if is_mirrored {
+            self.fields.each_image(sample, |image, _, _| {
+                (self.mirror)(&mut image.geometry);
+                Ok(())
+            })?;
+        }
+        // Boxes are clipped and dropped in either case: which ones are kept does not depend on the draw.
+        self.fields.each_box(sample, size, |corners| {
+            if is_mirrored { (self.mirror_box)(corners, size) } else { corners }
+        })
+    }
+}
