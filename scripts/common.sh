@@ -66,19 +66,35 @@ begin_steps() {
 
 # step NAME COMMAND…: runs one step, shows its output and keeps it, and says how long it took.
 step() {
-    local name="$1" begun="$SECONDS" status=0 seconds
+    local name="$1" begun="$SECONDS" status=0 seconds output shown
     local limit=(timeout --foreground "$step_limit_seconds")
     shift
     # timeout starts programs alone.
     ! declare -F "$1" >/dev/null || limit=()
     step_number=$((step_number + 1))
     printf '\n== %s\n' "$name"
-    ${limit[@]+"${limit[@]}"} "$@" 2>&1 | tee "$step_logs/$step_number" || status=$?
+    exec {output}> >(exec tee "$step_logs/$step_number")
+    shown=$!
+    (${limit[@]+"${limit[@]}"} "$@") >&"$output" 2>&1 {output}>&- || status=$?
+    exec {output}>&-
+    end_output "$shown" || say "$name left processes that hold its output; they no longer do"
     seconds=$((SECONDS - begun))
     printf '== %s: %s seconds\n' "$name" "$seconds"
     printf '%s\t%s\n' "$seconds" "$name" >>"$FOREBAY_STEP_TIMES"
     [ "$status" != 124 ] || fail "FAILED: $name took longer than $step_limit_seconds seconds"
     [ "$status" = 0 ] || fail "FAILED: $name (status $status)"
+}
+
+# end_output PROCESS: waits until the process has shown a step's output. A process that outlives the step, such as the
+# daemon of a test that failed, may hold the output open for ever: after ten seconds it is cut off.
+end_output() {
+    local _
+    for _ in {1..100}; do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill "$1" 2>/dev/null
+    return 1
 }
 
 # What each step took, in seconds, and their sum.

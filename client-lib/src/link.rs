@@ -174,9 +174,7 @@ impl Link {
                 }
                 Err(SocketError::Closed) => {
                     // The daemon may have sent the reason before it closed.
-                    while let Some(frame) = self.receive() {
-                        drop(frame);
-                    }
+                    while self.receive().is_some() {}
                     return Err(self.ending_error());
                 }
                 Err(error) => return Err(Error::Protocol(error.to_string())),

@@ -16,6 +16,7 @@ mod launch;
 mod logging;
 mod lost_spawner;
 mod notify;
+mod opening_memory;
 mod opening_watch;
 mod private;
 mod run;

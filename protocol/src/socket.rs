@@ -222,8 +222,9 @@ impl Connection {
         let mut slices = [io::IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(raw, &mut slices, Some(&mut space), flags) {
             Ok(message) => message,
-            // A reset since the peek above: frames sent before it are delivered at the next call.
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNRESET) => return Ok(None),
+            // A reset since the peek is reported once, before the frames that were sent before it.
+            Err(Errno::ECONNRESET) => return self.receive_into(buffer),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(error) => return Err(failed("recvmsg", error)),
         };
         let mut descriptors = Vec::new();

@@ -321,3 +321,25 @@ fn ranks_in_a_control_group() -> bool {
     assert!(peak * 100 <= planned * PERCENT, "{peak} of {planned}");
     true
 }
+
+#[test]
+fn opening_that_takes_more_memory_than_its_limit_ends_with_the_key_to_raise() {
+    let dir = TestDir::new();
+    let list = dir.path("list.csv");
+    let rows = (0..1_000_000).map(|row| format!("a.jpg,{}\n", row % 10));
+    fs::write(&list, "path,label\n".to_owned() + &rows.collect::<String>()).unwrap();
+    let text = format!(
+        "preset = \"imagenet-eval\"\nbatch.size = 8\ndataset.path = {list:?}\ndataset.format = \"manifest\"\n"
+    );
+    let config = dir.config("train.toml", &text);
+    let check = |limit: &str| {
+        let mut command = dir.forebay(&["check", "--plan-only", "--set", limit]);
+        program::run(command.arg(&config))
+    };
+    let refused = check("dataset.opening_memory=8MiB");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("8 MiB of dataset.opening_memory"), "{refused:?}");
+    let opened = check("dataset.opening_memory=1GiB");
+    let line = opened.stdout.lines().find(|line| line.trim_start().starts_with("opening"));
+    assert!(line.is_some_and(|line| line.contains("of 1 GiB")), "{opened:?}");
+}

@@ -26,6 +26,19 @@ impl Default for TestDir {
     }
 }
 
+impl Drop for TestDir {
+    /// A test that fails leaves processes running, which would hold the output of the tests' runner open.
+    fn drop(&mut self) {
+        // More than once: one of them may be about to start another.
+        for _ in 0..if std::thread::panicking() { 3 } else { 0 } {
+            for process in self.processes().iter().filter_map(|number| number.parse().ok()) {
+                crate::signal(process, nix::sys::signal::Signal::SIGKILL);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
 impl TestDir {
     /// A fresh folder.
     pub fn new() -> Self {

@@ -61,12 +61,13 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
             print_line(format_args!("# {}, resolved\n{}", config.source, config.resolved_toml()))?;
         }
     }
+    let opening = OpeningWatch::impatient();
     let launch = Launch::prepare(
         configs,
         LocalRank::from_environment(),
         Rings::New,
         WorkerStart::WhenCalled,
-        &OpeningWatch::impatient(),
+        &opening,
         |_| {},
     )
     .map_err(|fault| anyhow::anyhow!(fault.message))?;
@@ -77,8 +78,9 @@ pub(super) fn check(arguments: &CheckArguments) -> anyhow::Result<ExitCode> {
         print_line(as_json(&launch, arguments.world_size))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
-        print(describe(stream, plan, arguments.world_size, &launch)?)?;
+    let openings = opening.memory_lines();
+    for ((stream, plan), opened) in launch.streams.iter().zip(&launch.plans).zip(openings) {
+        print(describe(stream, (plan, &opened), arguments.world_size, &launch)?)?;
     }
     if let Some(count) = arguments.sample {
         let overrides = arguments.config.overrides()?;
@@ -165,7 +167,7 @@ pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
 
 fn describe(
     stream: &Stream,
-    plan: &MemoryPlan,
+    (plan, opened): (&MemoryPlan, &str),
     world_size: u32,
     launch: &Launch,
 ) -> anyhow::Result<String> {
@@ -265,6 +267,7 @@ fn describe(
             format_bytes(plan.work_bytes)
         ),
     );
+    line("opening", opened.to_owned());
     if let Some(index) = stream.jpeg_index().report() {
         line("JPEG index", index.line());
     }

@@ -108,6 +108,7 @@ impl Launch {
                 kind: if error.is_outage() { FaultKind::Storage } else { FaultKind::Config },
                 message: error.to_string(),
             })?;
+            opening.end()?;
             stream.choose_defaults(local.count);
             let threads = stream.thread_count();
             let plan = MemoryPlan::of(&stream, threads);

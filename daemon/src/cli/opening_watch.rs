@@ -1,21 +1,22 @@
-//! Opens streams on a storage that may be unavailable: how long to wait, the watchdog, and the progress.
+//! Opens streams on a storage that may be unavailable: how long to wait, the watchdog, the memory, and the progress.
 //!
-//! [`OpeningWatch::watched`] runs the opening on a separate thread and checks its calls four times per second. A call
-//! that does not return within `dataset.outage_timeout` is abandoned together with the thread, which ends with the
-//! process.
+//! [`OpeningWatch::watched`] runs the opening on a separate thread and checks its calls and its memory twenty times per
+//! second. An opening whose call does not return within `dataset.outage_timeout`, or that takes more than
+//! `dataset.opening_memory`, is abandoned together with the thread, which ends with the process.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_protocol::frames::{Fault, FaultKind};
 
+use super::opening_memory::{OpeningMemory, own_memory};
 use forebay_config::Config;
 use forebay_observe::Clock;
 use forebay_storage::Patience;
 
-/// The time between checks.
-const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// The time between checks: what an opening allocates meanwhile may exceed its limit.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// One opening of all streams of a daemon.
 #[derive(Debug, Clone, Default)]
@@ -24,8 +25,21 @@ pub(super) struct OpeningWatch(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     never_waits: bool,
-    /// The patience of the stream that is being opened.
-    patience: Mutex<Option<Arc<Patience>>>,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// Of the stream that is being opened.
+    patience: Option<Arc<Patience>>,
+    /// By stream, in the order of their openings; the last one is observed.
+    memory: Vec<OpeningMemory>,
+}
+
+impl Watched {
+    fn look(&mut self) -> Result<(), Fault> {
+        self.memory.last_mut().map_or(Ok(()), |memory| memory.look(own_memory()))
+    }
 }
 
 /// Progress of an opening, or a sign that an announced outage continues.
@@ -55,9 +69,27 @@ impl OpeningWatch {
             (false, true) => Patience::at_restart(name, timeout, clock),
             (false, false) => Patience::at_first_start(name, timeout, clock),
         });
-        let mut watched = self.0.patience.lock().unwrap_or_else(PoisonError::into_inner);
-        *watched = Some(Arc::clone(&patience));
+        let mut watched = self.lock();
+        watched.patience = Some(Arc::clone(&patience));
+        watched.memory.push(OpeningMemory::begin(config, own_memory()));
         patience
+    }
+
+    /// Notes that the opening that began last is over: an opening may be shorter than the time between two checks.
+    ///
+    /// # Errors
+    /// It took more memory than its limit.
+    pub(super) fn end(&self) -> Result<(), Fault> {
+        self.lock().look()
+    }
+
+    /// What `forebay check` says of the memory of each opening.
+    pub(super) fn memory_lines(&self) -> Vec<String> {
+        self.lock().memory.iter().map(OpeningMemory::line).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the opening and checks it; calls `on_progress` while it makes progress or an outage is announced.
@@ -85,7 +117,11 @@ impl OpeningWatch {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let patience = self.0.patience.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let patience = {
+                let mut watched = self.lock();
+                watched.look()?;
+                watched.patience.clone()
+            };
             let Some(patience) = patience else { continue };
             patience.look().map_err(|error| Fault {
                 kind: FaultKind::Storage,

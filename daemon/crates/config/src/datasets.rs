@@ -66,6 +66,7 @@ pub(super) fn read_datasets(
     }
     hold_for_all(&mut datasets, "read_timeout", |dataset| &mut dataset.read_timeout)?;
     hold_for_all(&mut datasets, "outage_timeout", |dataset| &mut dataset.outage_timeout)?;
+    hold_for_all(&mut datasets, "opening_memory", |dataset| &mut dataset.opening_memory)?;
     hold_for_all(&mut datasets, "jpeg_index", |dataset| &mut dataset.jpeg_index)?;
     hold_for_all(&mut datasets, "jpeg_index_bytes", |dataset| &mut dataset.jpeg_index_bytes)?;
     let first = datasets.remove(0);

@@ -74,6 +74,9 @@ keys! {
         /// how long a storage that is away (any I/O error, a mount that is gone, reads that hang) is waited for, at start,
         /// in the run and when a daemon is restarted; see [Outages](#outages)
         pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
+        /// the most memory that opening the datasets may take (a scan, the index), before the rings and rows exist; an
+        /// opening that takes more ends
+        pub opening_memory: SomeBytes, "bytes", absent("half of what the machine and its control groups have left");
         /// `"auto"`: what decoding learns of JPEG files is stored next to the index, and makes later decodings faster; see
         /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is stored, and nothing stored earlier is used
         pub jpeg_index: JpegIndexing, "", default(JpegIndexing::Auto);

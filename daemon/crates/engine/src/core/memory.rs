@@ -348,6 +348,11 @@ fn bytes_of_reads(
     each_the_largest.min(at_once.saturating_add(reads.saturating_mul(beside)))
 }
 
+/// The memory that the machine and this process's control groups have left, if known.
+pub fn machine_memory_left() -> Option<u64> {
+    Machine::default().grants().iter().map(|grant| grant.left_bytes).min()
+}
+
 /// The location of `ring.memory` in the configuration.
 fn memory_key(stream: &Stream) -> String {
     stream.config.location(&["ring", "memory"]).to_string()
