@@ -98,7 +98,7 @@ fn batches_arrive_beside_four_foreign_spinners() {
     while batches < 20 || !has_taken_over {
         assert!(begun.elapsed() < Duration::from_secs(60), "{batches} batches, nobody took over");
         batches += u32::from(loader.next_batch().unwrap().is_some());
-        has_taken_over |= daemon.stats(&dir)["rescue"] == true;
+        has_taken_over |= daemon.stats(&dir)["fallback_pool"] == true;
     }
     drop(spinners);
     let stats = daemon.stats(&dir);
@@ -181,7 +181,7 @@ fn work_threads_alone_are_lowered_and_a_private_daemon_stays_in_its_trainers_ses
     for (name, policy, nice) in classes(daemon) {
         let expected = match name.as_str() {
             name if is_work(name) => "5",
-            name if name.starts_with("forebay-rescue") => "3",
+            name if name.starts_with("fallback") => "3",
             _ => "0",
         };
         assert_eq!(policy, expected, "{name}");
@@ -291,7 +291,7 @@ fn check_says_what_will_be_in_force() {
         .iter()
         .map(|item| item["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["class", "group", "cores", "quota", "second-group", "huge-pages"]);
+    assert_eq!(names, ["class", "group", "cores", "quota", "fallback-pool", "huge-pages"]);
     let text = program::run(dir.forebay(&["check", "--plan-only"]).arg(&config)).stdout;
     assert!(text.contains("quiet") && text.contains("work threads run on the cores"), "{text}");
     let far = ["check", "--json", "--set", "cpu.cores=\"0,900\""];

@@ -297,7 +297,7 @@ mod tests {
         let mut lowered = loader.become_idle(&trainer).unwrap().after(Some(earlier));
         let text = || fs::read_to_string(loader.folder.join("cpu.idle")).unwrap();
         assert_eq!((lowered.name(), text().as_str()), ("cpu.idle", "1\n"));
-        // As long as the second group of threads works.
+        // As long as the fallback pool works.
         for (low, expected) in [(true, "1\n"), (false, "0\n"), (false, "0\n"), (true, "1\n")] {
             lowered.set_low(low);
             assert_eq!(text(), expected);

@@ -277,7 +277,7 @@ fn quota_item() -> IsolationItem {
 
 fn fallback_pool_item(options: &PoolOptions, is_on: bool) -> IsolationItem {
     IsolationItem::in_force(
-        "second-group",
+        "fallback-pool",
         match (options.policy.word(), is_on) {
             ("idle", true) => {
                 "other processes use the cores; the fallback pool is active".to_owned()

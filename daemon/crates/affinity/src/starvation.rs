@@ -1,4 +1,4 @@
-//! Detects that lowered threads are runnable but do not run while a client waits, and activates the second group.
+//! Detects that lowered threads are runnable but do not run while a client waits, and activates the fallback pool.
 //!
 //! Threads of the idle class run only while no others want the core. Next to busy processes of another scheduling group
 //! this is almost never, and a thread cannot leave the class without privilege; so a second, parked group of threads
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::threads::WorkThreads;
 
-/// The second group's first turn; turns double up to the longest.
+/// The fallback pool's first turn; turns double up to the longest.
 const FIRST_TURN: Duration = Duration::from_secs(5);
 const LONGEST_TURN: Duration = Duration::from_secs(80);
 /// Number of consecutive updates that must find the threads starving.

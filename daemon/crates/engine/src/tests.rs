@@ -396,9 +396,9 @@ fn stage_full_of_starving_threads_has_room_for_the_other_group() {
 }
 
 /// Rows wait that no thread of the lowered group takes, and no other event follows: the switch itself must wake the
-/// second group.
+/// fallback pool.
 #[test]
-fn second_group_is_woken_by_the_switch() {
+fn fallback_pool_is_woken_by_the_switch() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stage =

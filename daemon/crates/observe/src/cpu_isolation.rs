@@ -9,7 +9,7 @@ const IN_CLASS: &str = "work threads run in the class";
 /// One measure that isolates the trainer from the daemon, as `stats` and `check` show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationItem {
-    /// `class`, `group`, `cores`, `limit`, `quota`, `second-group` or `huge-pages`.
+    /// `class`, `group`, `cores`, `limit`, `quota`, `fallback-pool` or `huge-pages`.
     pub name: String,
     /// Whether the measure is in force.
     pub in_force: bool,

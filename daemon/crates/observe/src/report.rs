@@ -36,7 +36,7 @@ pub struct DaemonReport {
     /// The number of work threads.
     pub threads: u32,
     /// Whether the threads of the fallback pool work because the threads of low priority starve.
-    pub rescue: bool,
+    pub fallback_pool: bool,
     /// The maximum number of bytes that samples occupy between fetch and work.
     pub fetch_budget_bytes: u64,
     /// The number of bytes that they occupy.

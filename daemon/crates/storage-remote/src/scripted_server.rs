@@ -25,7 +25,9 @@ pub(super) fn answer(bytes: impl AsRef<[u8]>) -> Step {
 
 /// An HTTP/1.1 response with a body.
 pub(super) fn ok(body: &str) -> Step {
-    answer(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    let tag: String = body.bytes().take(32).map(|byte| format!("{byte:x}")).collect();
+    let length = body.len();
+    answer(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nETag: \"{tag}\"\r\n\r\n{body}"))
 }
 
 /// Each connection follows its own list of steps; its requests are recorded.

@@ -48,6 +48,16 @@ fn repeated_response_is_not_matched_to_the_next_file() {
     assert_eq!(site.server.counts(), [2, 1]);
 }
 
+/// Neither a tag nor a time: nothing could tell the two files' responses apart.
+#[test]
+fn connection_of_a_response_without_tag_and_time_is_not_used_again() {
+    let bare = |body: &str| answer(format!("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{body}"));
+    let first = vec![bare("bytes of a"), bare("bytes of a"), Step::Hold];
+    let site = Site::of(vec![first, vec![bare("bytes of b"), Step::Hold]]);
+    assert_eq!([site.read(0), site.read(1)], ["bytes of a", "bytes of b"]);
+    assert_eq!(site.server.counts(), [1, 1]);
+}
+
 #[test]
 fn response_that_differs_from_the_files_first_one_is_requested_again() {
     let answers = [("1", "bytes of a"), ("2", "bytes of b"), ("3", "bytes of c")];

@@ -287,7 +287,12 @@ impl Wires {
         let closes = |value: &HeaderValue| {
             value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("close"))
         };
+        // A second copy of a response without the file's tag or time would be taken for that of the next file of its length.
+        let says_which = !matches!(head.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT)
+            || request.uri().query().is_some()
+            || [ETAG, LAST_MODIFIED].iter().any(|name| head.headers.contains_key(name));
         let can_be_kept = length.is_some()
+            && says_which
             && version == Version::HTTP_11
             && !head.headers.get_all(CONNECTION).iter().any(closes);
         let (target, said) = (digest(request.uri().path()), digest(said_of_file(&head)));

@@ -59,14 +59,14 @@ impl Pool {
             while self.started[group] < threads.min(most) {
                 let number = self.started[group] as usize;
                 let (shared, options) = (Arc::clone(&self.shared), options.clone());
-                let name = ["work", "rescue"][group];
+                // The kernel shows 15 bytes.
+                let name = ["forebay-work", "fallback"][group];
                 let run = move || {
                     lower(&options);
                     shared.set_thread_id(group, number);
                     Worker::new(shared, group, number).run();
                 };
-                let handle =
-                    thread::Builder::new().name(format!("forebay-{name}-{number}")).spawn(run)?;
+                let handle = thread::Builder::new().name(format!("{name}-{number}")).spawn(run)?;
                 self.shared.set_thread(group, number, handle.thread().clone());
                 self.handles.push(handle);
                 self.started[group] += 1;

@@ -114,7 +114,7 @@ impl MemoryPlan {
         let (reads, most_reads) = stream.config.reads();
         let wanted = u64::from(reads) * FETCH_BYTES_PER_READ;
         // At least one thread of the fallback pool, if there is one; further ones use the remaining memory.
-        let second_group = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
+        let fallback_threads = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
         let fetch_bytes =
             wanted.min(room).max(MIN_FETCH_BYTES).saturating_add(stream.draws.open_blocks.bytes);
@@ -134,7 +134,7 @@ impl MemoryPlan {
             ring_bytes,
             rows_bytes,
             fetch_bytes,
-            scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
+            scratch_bytes: u64::from(threads + fallback_threads) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads) * BYTES_PER_FETCH_THREAD
                 + bytes_of_reads(
                     (most_reads.into(), stream.storage.bytes_per_read()),
@@ -205,11 +205,11 @@ impl MemoryPlan {
         let spare = self.spare_bytes(stream).saturating_sub(self.work_bytes);
         let spare = spare / SCRATCH_BYTES_PER_THREAD;
         let spare = u32::try_from(spare).unwrap_or(u32::MAX);
-        let rescue = threads.min(spare.saturating_add(1));
-        let further = spare.saturating_sub(rescue - 1);
+        let fallback = threads.min(spare.saturating_add(1));
+        let further = spare.saturating_sub(fallback - 1);
         let is_auto = stream.stages.iter().any(|stage| stage.is_auto);
         let most = cores.saturating_mul(MAX_THREADS_PER_CORE).max(threads);
-        (rescue, if is_auto { most.min(threads.saturating_add(further)) } else { threads })
+        (fallback, if is_auto { most.min(threads.saturating_add(further)) } else { threads })
     }
 
     /// Bytes per session.

@@ -142,7 +142,7 @@ impl Engine {
             streams,
             sessions,
             threads: self.pool.threads(),
-            rescue: self.pool.shared.is_fallback_active(),
+            fallback_pool: self.pool.shared.is_fallback_active(),
             fetch_budget_bytes: self.gates.fetch.budget(),
             fetch_in_use_bytes: self.gates.fetch.in_use(),
             cpu_budget: CpuBudgetReport {

@@ -89,8 +89,8 @@ fn of_daemon(report: &DaemonReport) -> Vec<Family> {
         "forebay_cpu_budget_wait_seconds_total": "How long work threads have waited for the CPU budget, all together."
             => one(budget.held_back_seconds);
         "forebay_work_threads": "The work threads." => one(report.threads.into());
-        "forebay_rescue": "1 while the threads of the next scheduling class work, because the lowered ones starve."
-            => one(report.rescue.into());
+        "forebay_fallback_pool": "1 while the fallback pool works because the lowered threads starve."
+            => one(report.fallback_pool.into());
         "forebay_resident_bytes": "Resident memory, the rings included." => one(count(report.resident_bytes));
         "forebay_private_bytes": "Resident memory without the rings." => one(count(report.private_bytes));
         "forebay_memory_budget_bytes": "ring.memory: what rings, reads under way and scratch memory may take together."

@@ -28,7 +28,7 @@ fn report() -> DaemonReport {
     };
     serde_json::from_value(json!({
         "release": "1.2.3", "pid": 1, "cpu_seconds": 1.5, "resident_bytes": 9, "private_bytes": 8, "threads": 2,
-        "rescue": false, "fetch_budget_bytes": 7, "fetch_in_use_bytes": 6,
+        "fallback_pool": false, "fetch_budget_bytes": 7, "fetch_in_use_bytes": 6,
         "cpu_budget": { "cores": 0.5, "held_back_seconds": 0.25 },
         "quiet": [{ "name": "class", "in_force": true, "state": "idle" }],
         "stages": [], "verdict": { "limit": "storage", "sentence": "storage is the limit" },

@@ -19,7 +19,7 @@ pub fn class_of(track: Track) -> &'static str {
     match track {
         Track::Engine => "engine",
         Track::Work(0, _) => "work",
-        Track::Work(..) => "rescue",
+        Track::Work(..) => "fallback",
         Track::Lane(..) => "fetch",
     }
 }

@@ -95,7 +95,7 @@ impl Scene {
         match track {
             Track::Engine => (1, "engine".to_owned()),
             Track::Work(group, number) => {
-                let name = if group == 0 { "work" } else { "rescue" };
+                let name = if group == 0 { "work" } else { "fallback" };
                 (10_000 * (1 + group as u64) + number as u64, format!("{name} {number}"))
             }
             Track::Lane(stream, lane) => {
