@@ -344,6 +344,13 @@ impl Seen {
         self.samples > 0 && self.defects.0 == self.samples
     }
 
+    /// The number of rows, if there is one sample and its arrays have equally many of them.
+    pub(super) fn rows_of_single_sample(&self) -> Option<u64> {
+        let rows = *self.arrays.first()?.shape.first()?;
+        let all_have = self.arrays.iter().all(|array| array.shape.first() == Some(&rows));
+        (self.all == 1 && rows > 1 && all_have).then_some(rows)
+    }
+
     /// Marks the fields that rows do not have, which the warnings of the opening name.
     pub(super) fn mark_lacking(&mut self, warnings: &[String]) {
         let is_named = |name: &&Field| {

@@ -5,12 +5,14 @@
 //! by their CRC-32, as in NumPy. The zip crate reads the archive's directory and inflates.
 
 use std::io::{Cursor, Read};
+use std::path::Path;
 
 use forebay_config::DatasetConfig;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::draft::{Draft, Seen};
 use crate::file_samples::{FileReader, FileSamples, array_field, check_type};
+use forebay_dataset::error::DatasetError;
 use forebay_dataset::npy_header::{ArrayHeader, read_array};
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_dataset::{ArrayValue, Defect, Field, FieldValue};
@@ -41,6 +43,20 @@ pub(super) fn open(
 /// Unpacks the members without other changes.
 pub(super) fn draft(seen: &Seen) -> Draft {
     Draft::of_arrays("unpack", seen)
+}
+
+/// Asks what to do with an archive whose rows are the samples, it seems; `rows`: their number, if it was read.
+pub(super) fn question_of_rows(path: &Path, rows: Option<u64>) -> DatasetError {
+    let holds = match rows {
+        Some(rows) => format!("holds one .npz file, whose arrays have {rows} rows each"),
+        None => "is one .npz file".to_owned(),
+    };
+    let reason = format!(
+        "{holds}; to `npz` each file of a folder is one sample. If the rows are the samples, save them as a table, such as \
+         datasets.Dataset.from_dict(dict(numpy.load(FILE))).save_to_disk(FOLDER) (format = \"arrow\"), or a single array by \
+         numpy.save (format = \"npy\"). To read each file as a sample: its folder, and --set dataset.format=npz"
+    );
+    DatasetError::Question { path: path.to_owned(), reason }
 }
 
 #[derive(Debug)]

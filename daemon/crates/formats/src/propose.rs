@@ -10,6 +10,7 @@ use forebay_config::DatasetConfig;
 
 use crate::draft::{Draft, Seen};
 use crate::layouts::check_classes;
+use crate::npz;
 use crate::registry::{
     self, AUTO, Format, find, formats, of_pattern, open_silently, open_storage, resolve_keys,
 };
@@ -73,6 +74,12 @@ pub fn propose(
             causes,
         });
     }
+    if let Some(rows) = seen.rows_of_single_sample()
+        && asks
+        && config.format == npz::FORMAT.name
+    {
+        return Err(npz::question_of_rows(&config.path, Some(rows)));
+    }
     if dataset.class_summary().is_some() && asks {
         report.warnings.extend(check_classes(config, dataset.classes())?);
     }
@@ -106,7 +113,10 @@ pub fn recognize(
     let mut census = FormatCounts::default();
     if storage.root_is_file() {
         census.count(path.file_name().unwrap_or_default().as_bytes());
-        return census.verdict(path, "is a file");
+        return match census.verdict(path, "is a file")? {
+            name if name == npz::FORMAT.name => Err(npz::question_of_rows(path, None)),
+            name => Ok(name),
+        };
     }
     let (mut waiting, mut linked) = (VecDeque::from([Vec::new()]), HashSet::new());
     let mut folders = 0;
@@ -274,6 +284,9 @@ impl FormatCounts {
             .filter(|format| !format.extensions().is_empty())
             .map(|format| format!("{} reads {}", format.name, format.extensions().join(" ")));
         let known = known.collect::<Vec<_>>().join(", ");
+        let known = format!(
+            "{known}. Any other kind is read by a Dataset in Python: forebay.Loader(dataset)"
+        );
         Err(DatasetError::NotRecognized { path: path.to_owned(), found, known })
     }
 }

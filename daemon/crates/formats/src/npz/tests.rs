@@ -9,8 +9,8 @@ use zip::CompressionMethod::{Deflated, Stored};
 use forebay_config::DatasetConfig;
 
 use crate::conformance::{self, Format};
-use crate::open;
 use crate::testing::{EVERYWHERE, config_for, make_files, npy_bytes, npz_bytes};
+use crate::{open, propose};
 use forebay_dataset::{DatasetError, FieldKind, FieldValue, OpenOptions};
 
 #[test]
@@ -218,4 +218,27 @@ fn first_sample_beyond_the_limit_is_refused() {
     fixture.config.limits.sample_bytes = 100;
     let message = open(&fixture.config, OpenOptions::default()).unwrap_err().to_string();
     assert!(message.contains("limits.sample_bytes is 100"), "{message}");
+}
+
+#[test]
+fn single_archive_with_rows_is_asked_about() {
+    let rows = npy_bytes("<f4", false, "(8, 3)", &[0; 96]);
+    let labels = npy_bytes("<i8", false, "(8,)", &[0; 64]);
+    let archive = npz_bytes(&[("X.npy", &rows), ("y.npy", &labels)], Stored);
+    let proposed = |fixture: &Fixture, asks| {
+        let proposal = propose(&fixture.config, asks, OpenOptions::default());
+        proposal.map(|proposal| proposal.report.samples).map_err(|error| error.to_string())
+    };
+    let one = fixture(&["all.npz"], &archive);
+    let question = proposed(&one, true).unwrap_err();
+    assert!(question.contains("8 rows each") && question.contains("save_to_disk"), "{question}");
+    assert_eq!(proposed(&one, false), Ok(1));
+    let mut file = one.config.clone();
+    (file.path, file.format) = (one.root.join("all.npz"), "auto".to_owned());
+    let refused = open(&file, OpenOptions::default()).unwrap_err().to_string();
+    assert!(refused.contains("is one .npz file") && refused.contains("save_to_disk"), "{refused}");
+    // Each of several archives is a sample, and so is one whose arrays have different lengths.
+    assert_eq!(proposed(&fixture(&["a.npz", "b.npz"], &archive), true), Ok(2));
+    let differing = npz_bytes(&[("points.npy", &points()), ("X.npy", &rows)], Stored);
+    assert_eq!(proposed(&fixture(&["a.npz"], &differing), true), Ok(1));
 }
