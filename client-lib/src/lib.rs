@@ -16,6 +16,7 @@
 //! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease of a slot of the ring;
 //!   dropping its last clone returns the slot. Slots return in any order.
 //! - [`finish`]: the conversion that is left to the client's GPU, with a CPU implementation.
+//! - [`SessionStatus`]: what all kinds of loaders know of their session.
 //! - [`state`]: a stream's state for a checkpoint; [`statistics`]: the client's waits.
 //! - [`cuda`]: copies batches to a GPU ahead of the trainer.
 //!
@@ -38,6 +39,7 @@ mod patience;
 pub mod program;
 pub mod rank;
 mod ring;
+mod session_status;
 pub mod state;
 pub mod statistics;
 mod stream_cursor;
@@ -54,6 +56,7 @@ pub use forebay_protocol::ids::Position;
 pub use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 pub use loader::{Loader, Next};
 pub use rank::{Placement, RankSource};
+pub use session_status::SessionStatus;
 pub use state::State;
 pub use statistics::{DurationHistogram, WaitStatistics};
 pub use stream_cursor::MAX_HELD_BACK;

@@ -20,6 +20,7 @@ mod recovery;
 mod stalls;
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,10 +35,10 @@ use crate::batch::Batch;
 use crate::error::Error;
 use crate::link::{Interrupt, Link};
 use crate::patience::Patience;
-use crate::rank::{Placement, RankSource};
+use crate::rank::Placement;
 use crate::ring::{Lease, Ring, Segments};
+use crate::session_status::SessionStatus;
 use crate::state::State;
-use crate::statistics::WaitStatistics;
 use crate::stream_cursor::StreamCursor;
 use crate::supervisor::Supervisor;
 
@@ -52,7 +53,7 @@ pub enum Next {
     Waiting,
 }
 
-/// A session with a daemon.
+/// A session with a daemon. [`SessionStatus`] has its terms, position and counts.
 #[derive(Debug)]
 pub struct Loader {
     // Declared before the link: `drop` detaches the ring, then the link sends `Goodbye` when it is dropped.
@@ -64,31 +65,22 @@ pub struct Loader {
     drained: VecDeque<Lease>,
     /// Why no daemon will come back.
     lost: Option<Error>,
-    terms: Arc<Attached>,
+    status: SessionStatus,
     /// The requested name of the stream.
     stream: Option<String>,
-    placement: Placement,
-    cursor: StreamCursor,
     /// Position and substitutes after the last batch that was taken from the ring, or the target of a seek.
     taken: (Position, u64),
     serial: u64,
     /// The last seek is pending.
     seeking: bool,
-    /// An epoch has begun and not ended.
-    is_open: bool,
-    given_up: u64,
-    /// The last batch handed over was a replay for a measurement.
-    replaying: bool,
     /// Batches read from the present ring, including those returned unread.
     read: u64,
     /// Batches read from the rings of previous daemons.
     read_before: u64,
-    waiting_since: Option<Instant>,
     /// The daemon's progress at the last look.
     progress: u64,
     /// The duration of the present wait since that progress.
     patience: Patience,
-    statistics: WaitStatistics,
     /// A thread takes batches ahead of the user: its waits do not count as the user's.
     reads_ahead: bool,
     /// The number of the last request for names.
@@ -113,6 +105,7 @@ impl Loader {
         let start = terms.start;
         // At an epoch's start there are no substitutes yet.
         let substitutes = if start.position.samples == 0 { 0 } else { substitutes };
+        let cursor = StreamCursor::new(start.position, substitutes, start.batches_left);
         Ok(Self {
             ring: Arc::new(ring),
             link,
@@ -122,20 +115,13 @@ impl Loader {
             lost: None,
             stream,
             taken: (start.position, substitutes),
-            terms: Arc::new(terms),
-            placement,
-            cursor: StreamCursor::new(start.position, substitutes, start.batches_left),
+            status: SessionStatus::new(Arc::new(terms), placement, cursor),
             serial: start.serial,
             seeking: false,
-            is_open: false,
-            given_up: 0,
-            replaying: false,
             read: 0,
             read_before: 0,
-            waiting_since: None,
             progress: 0,
             patience: Patience::begin(Instant::now()),
-            statistics: WaitStatistics::default(),
             reads_ahead: false,
             names_requested: 0,
         })
@@ -147,7 +133,7 @@ impl Loader {
     /// [`Error::EpochsFinished`] after the last configured epoch; [`Error::HoldLimit`] when too many batches are held;
     /// [`Error::Timeout`] without any progress; the daemon's error, once all batches that it published are taken.
     pub fn next_batch(&mut self) -> Result<Option<Batch>, Error> {
-        if !self.is_open {
+        if !self.status.is_open {
             self.begin_epoch()?;
         }
         loop {
@@ -165,13 +151,13 @@ impl Loader {
     /// # Errors
     /// [`Error::EpochsFinished`] after the last configured epoch, and the errors of a connection that has ended.
     pub fn begin_epoch(&mut self) -> Result<(), Error> {
-        self.check_process()?;
-        if self.is_open {
+        self.ring.check_process()?;
+        if self.status.is_open {
             self.wait_for_seek()?;
-            let next = self.cursor.next_epoch();
-            if self.cursor.batches_left() == 0 {
+            let next = self.status.cursor.next_epoch();
+            if self.status.cursor.batches_left() == 0 {
                 // The last batch was handed over: the daemon has continued with the next epoch.
-                self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
+                self.status.enter_next_epoch();
             } else if self.is_past_end(next.epoch) {
                 // There is nothing to seek to; the position says that all epochs are finished.
                 self.abandon_epoch();
@@ -180,28 +166,28 @@ impl Loader {
                 self.abandon_epoch();
                 self.send_seek(next, 0)?;
             }
-            self.is_open = false;
+            self.status.is_open = false;
         }
-        if self.is_past_end(self.cursor.epoch()) {
-            return Err(Error::EpochsFinished { epochs: self.terms.epochs.unwrap_or(0) });
+        if self.is_past_end(self.status.cursor.epoch()) {
+            return Err(Error::EpochsFinished { epochs: self.status.terms.epochs.unwrap_or(0) });
         }
-        self.is_open = true;
+        self.status.is_open = true;
         Ok(())
     }
 
     /// Moves the cursor and clears its history.
     fn reset_cursor(&mut self, position: Position, substitutes: u64, batches_left: u64) {
-        self.cursor = StreamCursor::new(position, substitutes, batches_left);
-        self.is_open = false;
+        self.status.cursor = StreamCursor::new(position, substitutes, batches_left);
+        self.status.is_open = false;
     }
 
     fn abandon_epoch(&mut self) {
-        self.given_up += self.cursor.batches_left();
-        self.is_open = false;
+        self.status.given_up += self.status.cursor.batches_left();
+        self.status.is_open = false;
     }
 
     fn is_past_end(&self, epoch: u64) -> bool {
-        self.terms.epochs.is_some_and(|epochs| epoch >= epochs)
+        self.status.terms.epochs.is_some_and(|epochs| epoch >= epochs)
     }
 
     /// Sends a seek; [`wait_for_seek`](Self::wait_for_seek) waits for the answer.
@@ -227,7 +213,7 @@ impl Loader {
         while !self.poll_seek()? {
             self.wait()?;
         }
-        self.waiting_since = None;
+        self.status.waiting_since = None;
         Ok(())
     }
 
@@ -240,9 +226,9 @@ impl Loader {
     }
 
     fn seek_to(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         self.wait_for_seek()?;
-        if self.is_open {
+        if self.status.is_open {
             self.abandon_epoch();
         }
         if self.is_past_end(position.epoch) {
@@ -258,20 +244,10 @@ impl Loader {
     /// # Errors
     /// As [`seek`](Self::seek).
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        if self.state(0)?.position.epoch == epoch {
+        if self.position().epoch == epoch {
             return Ok(());
         }
         self.seek(Position { epoch, samples: 0 })
-    }
-
-    /// The stream's state as handed over to the user, `held_back` batches ago: for wrappers that read ahead.
-    ///
-    /// # Errors
-    /// [`Error::Config`] when `held_back` is above [`MAX_HELD_BACK`](crate::MAX_HELD_BACK), or above the number of
-    /// batches handed over since the last seek.
-    pub fn state(&self, held_back: usize) -> Result<State, Error> {
-        let (position, substitutes) = self.cursor.lookback(held_back)?;
-        Ok(State::of(&self.terms, position, substitutes))
     }
 
     /// Resumes from a saved state.
@@ -280,14 +256,15 @@ impl Loader {
     /// [`Error::StateMismatch`] with each difference when it belongs to another stream, unless `force`; the loader is
     /// unchanged then.
     pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        if !force && let Some(differences) = state.differences(&self.terms) {
-            return Err(Error::StateMismatch(differences));
-        }
-        state.warn_of_changed_sources(&self.terms, "the state was saved");
-        if !self.is_open && !self.seeking && self.state(0)?.is_same_place(state) {
+        self.check_state(state, force)?;
+        state.warn_of_changed_sources(&self.status.terms, "the state was saved");
+        if !self.status.is_open && !self.seeking && self.state(0)?.is_same_place(state) {
             // The stream is there already, such as after an attach with this state: no batch has to be discarded.
-            self.cursor =
-                StreamCursor::new(state.position, state.substitutes, self.cursor.batches_left());
+            self.status.cursor = StreamCursor::new(
+                state.position,
+                state.substitutes,
+                self.status.cursor.batches_left(),
+            );
             return Ok(());
         }
         self.seek_to(state.position, state.substitutes)
@@ -303,12 +280,12 @@ impl Loader {
 
     /// Sends a request to the daemon, and again to the next daemon if it dies meanwhile.
     fn request<R>(&mut self, ask: impl Fn(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         loop {
             while !self.is_attached()? {
                 self.wait()?;
             }
-            self.waiting_since = None;
+            self.status.waiting_since = None;
             match ask(self) {
                 Err(Error::DaemonLost(_)) if self.is_restartable() => self.on_daemon_lost()?,
                 answer => return answer,
@@ -336,56 +313,6 @@ impl Loader {
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.link.supervisor().map_or(0, Supervisor::restarts)
-    }
-
-    /// Statistics of this client's waits.
-    #[must_use]
-    pub fn wait_statistics(&self) -> &WaitStatistics {
-        &self.statistics
-    }
-
-    /// The terms of the session: schema, ring, epochs, fingerprints.
-    #[must_use]
-    pub fn terms(&self) -> &Attached {
-        &self.terms
-    }
-
-    /// The rank and the world size.
-    #[must_use]
-    pub fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    /// The source of rank and world size.
-    #[must_use]
-    pub fn rank_source(&self) -> RankSource {
-        self.placement.source
-    }
-
-    /// The epoch that is iterated over, until its end was returned; then the next one. After the last configured epoch it is
-    /// the number of epochs.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.cursor.epoch()
-    }
-
-    /// This rank's batches of a full epoch.
-    #[must_use]
-    pub fn batches_per_epoch(&self) -> u64 {
-        self.terms.batches_per_epoch
-    }
-
-    /// Whether the last batch handed over was a replay for a measurement (`forebay headspace --replay`), which does not
-    /// advance the position.
-    #[must_use]
-    pub fn replaying(&self) -> bool {
-        self.replaying
-    }
-
-    /// The number of batches given up by leaving epochs early.
-    #[must_use]
-    pub fn given_up(&self) -> u64 {
-        self.given_up
     }
 
     /// The number of batches that the user holds.
@@ -425,19 +352,18 @@ impl Loader {
         &self.ring
     }
 
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
-    pub(crate) fn cursor(&self) -> &StreamCursor {
-        &self.cursor
-    }
-
     /// The time-out: the maximum time without any progress.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.link.timeout()
     }
+}
 
-    fn check_process(&self) -> Result<(), Error> {
-        if self.ring.is_own_process() { Ok(()) } else { Err(Error::Forked) }
+impl Deref for Loader {
+    type Target = SessionStatus;
+
+    fn deref(&self) -> &SessionStatus {
+        &self.status
     }
 }
 

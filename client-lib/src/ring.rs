@@ -234,6 +234,10 @@ impl Ring {
         self.fork_mark.is_own_process()
     }
 
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_own_process() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     pub(crate) fn layout(&self) -> &SlotLayout {
         &self.layout
     }

@@ -9,7 +9,7 @@ use forebay_protocol::ids::Position;
 
 use crate::error::Error;
 
-/// The maximum `held_back` of [`Loader::state`](crate::Loader::state), in batches.
+/// The maximum `held_back` of [`SessionStatus::state`](crate::SessionStatus::state), in batches.
 pub const MAX_HELD_BACK: usize = 1024;
 
 /// A position in a stream with its recent history.
@@ -87,6 +87,11 @@ impl StreamCursor {
             self.history.pop_front();
         }
         self.history.push_back((position, substitutes));
+    }
+
+    /// Position and substitutes after the last batch handed over.
+    pub(crate) fn newest(&self) -> (Position, u64) {
+        self.history.back().copied().unwrap_or((self.position, 0))
     }
 
     /// Position and substitutes after all but the last `held_back` batches.

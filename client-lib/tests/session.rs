@@ -16,7 +16,11 @@ fn only_an_epoch_left_early_costs_a_seek() {
     let stub = Stub::start(Script::default());
     let mut loader = attach(&stub);
     loader.next_batch().unwrap().unwrap();
+    let position = loader.position();
+    assert_eq!((position.epoch, position), (0, loader.state(0).unwrap().position));
+    assert!(position.samples > 0 && loader.is_open());
     loader.begin_epoch().unwrap();
+    assert_eq!(loader.position(), Position { epoch: 1, samples: 0 });
     // The second is left after its last batch and before its `None`, the third is read to its end.
     for _ in 0..6 {
         loader.next_batch().unwrap().unwrap();

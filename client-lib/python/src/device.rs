@@ -164,7 +164,7 @@ impl SharedSource {
                 let loader = source.pool()?;
                 loader.offer()?;
                 // The epoch has ended; the next iterator begins the next one.
-                match (loader.upload_mut().wait()?, loader.upload().is_open()) {
+                match (loader.wait()?, loader.is_open()) {
                     (false, _) => Ok(None),
                     (true, false) => Ok(Some(None)),
                     (true, true) => loader.next_unordered().map(Some),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::job::{identity, sample_count};
-use forebay_client::{Error, Loader, Next, State, Target};
+use forebay_client::{Error, Loader, Next, Position, State, Target};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -172,22 +172,25 @@ impl Session {
         Ok(())
     }
 
-    /// Seeks to an epoch's start, unless it is the current epoch.
-    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        self.source.run(py, |source| source.set_epoch(epoch))
+    /// The position after the last batch handed over: its epoch, and samples over all ranks.
+    fn position(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.source.run(py, |source| {
+            let Position { epoch, samples } = source.position();
+            Ok((epoch, samples))
+        })
     }
 
-    /// Seeks to the start of the epoch that is iterated over.
-    fn restart_epoch(&self, py: Python<'_>) -> PyResult<()> {
-        self.source.run(py, Source::restart_epoch)
+    /// Seeks to the start of an epoch.
+    fn seek_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.source.run(py, |source| source.seek(Position { epoch, samples: 0 }))
     }
 
     /// The daemon's statistics as JSON text, and the client's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyDict>)> {
         let (text, waits, [held, given_up, restarts], upload) = self.source.run(py, |source| {
-            let text = source.stats()?;
+            let text = source.request(Loader::stats)?;
             let waits = source.wait_statistics().clone();
-            let (_, restarts) = source.daemon()?;
+            let restarts = source.request(|loader| Ok(loader.restarts()))?;
             let counts = [source.held(), source.given_up(), restarts];
             Ok((text, waits, counts, source.upload_statistics()))
         })?;
@@ -240,23 +243,27 @@ impl Session {
 
     /// The names of the classes, in label order.
     fn classes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.source.run(py, Source::classes)
+        self.source.run(py, |source| source.request(Loader::classes))
     }
 
     /// The label of every sample, by its id.
     fn labels<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        Ok(PyArray1::from_vec(py, self.source.run(py, Source::labels)?))
+        let labels = self.source.run(py, |source| source.request(Loader::labels))?;
+        Ok(PyArray1::from_vec(py, labels))
     }
 
     /// The files of samples, by their ids.
     fn paths(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<Vec<OsString>> {
-        let paths = self.source.run(py, |source| source.paths(&samples))?;
+        let paths =
+            self.source.run(py, |source| source.request(move |loader| loader.paths(&samples)))?;
         Ok(paths.into_iter().map(OsString::from).collect())
     }
 
     /// The private daemon's process id, if there is one, and how often a dead daemon was replaced.
     fn daemon(&self, py: Python<'_>) -> PyResult<(Option<u32>, u64)> {
-        self.source.run(py, Source::daemon)
+        self.source.run(py, |source| {
+            source.request(|loader| Ok((loader.private_process(), loader.restarts())))
+        })
     }
 
     /// The epoch that is iterated over, until its end was returned; then the next one.

@@ -1,11 +1,9 @@
 //! The source of a session's batches: in this process's memory, or on a device, with a common interface.
 
-use std::path::PathBuf;
+use std::ops::Deref;
 
 use forebay_client::cuda::{Upload, UploadStatistics};
-use forebay_client::{DeviceLoader, Error, Loader, Placement, State, TensorSpec, WaitStatistics};
-use forebay_protocol::frames::Attached;
-use forebay_protocol::ids::Position;
+use forebay_client::{DeviceLoader, Error, Loader, Position, SessionStatus, State, TensorSpec};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -17,20 +15,6 @@ pub(crate) enum Source {
     Device(Upload),
     /// In the client's own memory on the device.
     Pool(DeviceLoader),
-}
-
-/// Calls a method on any kind of source; `$upload` borrows the upload of a pool's loader, mutably or not.
-macro_rules! with {
-    ($source:expr, $upload:ident, $inner:ident => $call:expr) => {
-        match $source {
-            Source::Host($inner) => $call,
-            Source::Device($inner) => $call,
-            Source::Pool(loader) => {
-                let $inner = loader.$upload();
-                $call
-            }
-        }
-    };
 }
 
 impl Source {
@@ -58,83 +42,49 @@ impl Source {
         }
     }
 
-    /// The upload of a session on a device.
-    fn upload(&self) -> Option<&Upload> {
-        match self {
-            Self::Host(_) => None,
-            Self::Device(upload) => Some(upload),
-            Self::Pool(loader) => Some(loader.upload()),
-        }
-    }
-
     /// The schema of the batches that the user gets.
     pub(crate) fn specs(&self) -> &[TensorSpec] {
         match self {
             Self::Host(loader) => &loader.terms().tensors,
             Self::Device(upload) => upload.specs(),
-            Self::Pool(loader) => loader.upload().specs(),
+            Self::Pool(loader) => loader.specs(),
+        }
+    }
+
+    /// Sends a request to the daemon: calls a method of the loader that neither takes a batch nor moves it.
+    pub(crate) fn request<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        match self {
+            Self::Host(loader) => work(loader),
+            Self::Device(upload) => upload.with_loader(work),
+            Self::Pool(loader) => loader.with_loader(work),
         }
     }
 
     pub(crate) fn begin_epoch(&mut self) -> Result<(), Error> {
-        with!(self, upload_mut, inner => inner.begin_epoch())
+        match self {
+            Self::Host(loader) => loader.begin_epoch(),
+            Self::Device(upload) => upload.begin_epoch(),
+            Self::Pool(loader) => loader.begin_epoch(),
+        }
     }
 
-    pub(crate) fn state(&self, held_back: usize) -> Result<State, Error> {
-        with!(self, upload, inner => inner.state(held_back))
+    pub(crate) fn seek(&mut self, position: Position) -> Result<(), Error> {
+        match self {
+            Self::Host(loader) => loader.seek(position),
+            Self::Device(upload) => upload.seek(position),
+            Self::Pool(loader) => loader.seek(position),
+        }
     }
 
     pub(crate) fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        with!(self, upload_mut, inner => inner.load_state(state, force))
-    }
-
-    pub(crate) fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        with!(self, upload_mut, inner => inner.set_epoch(epoch))
-    }
-
-    pub(crate) fn restart_epoch(&mut self) -> Result<(), Error> {
-        let start = Position { epoch: self.epoch(), samples: 0 };
-        with!(self, upload_mut, inner => inner.seek(start))
-    }
-
-    pub(crate) fn stats(&mut self) -> Result<String, Error> {
-        with!(self, upload_mut, inner => inner.stats())
-    }
-
-    pub(crate) fn classes(&mut self) -> Result<Vec<String>, Error> {
-        with!(self, upload_mut, inner => inner.classes())
-    }
-
-    pub(crate) fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
-        with!(self, upload_mut, inner => inner.paths(samples))
-    }
-
-    pub(crate) fn labels(&mut self) -> Result<Vec<i64>, Error> {
-        with!(self, upload_mut, inner => inner.labels())
-    }
-
-    pub(crate) fn wait_statistics(&self) -> &WaitStatistics {
-        with!(self, upload, inner => inner.wait_statistics())
-    }
-
-    pub(crate) fn terms(&self) -> &Attached {
-        with!(self, upload, inner => inner.terms())
-    }
-
-    pub(crate) fn placement(&self) -> Placement {
-        with!(self, upload, inner => inner.placement())
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        with!(self, upload, inner => inner.epoch())
-    }
-
-    pub(crate) fn given_up(&self) -> u64 {
-        with!(self, upload, inner => inner.given_up())
-    }
-
-    pub(crate) fn replaying(&self) -> bool {
-        with!(self, upload, inner => inner.replaying())
+        match self {
+            Self::Host(loader) => loader.load_state(state, force),
+            Self::Device(upload) => upload.load_state(state, force),
+            Self::Pool(loader) => loader.load_state(state, force),
+        }
     }
 
     /// The number of slots that this process holds.
@@ -142,21 +92,28 @@ impl Source {
         match self {
             Self::Host(loader) => loader.held(),
             Self::Device(upload) => upload.slots_in_flight(),
-            Self::Pool(loader) => loader.upload().slots_in_flight(),
-        }
-    }
-
-    /// The private daemon's process id, and how often a dead daemon was replaced.
-    pub(crate) fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
-        match self {
-            Self::Host(loader) => Ok((loader.private_process(), loader.restarts())),
-            Self::Device(upload) => upload.daemon(),
-            Self::Pool(loader) => loader.upload_mut().daemon(),
+            Self::Pool(loader) => loader.slots_in_flight(),
         }
     }
 
     pub(crate) fn upload_statistics(&self) -> Option<UploadMetrics> {
-        self.upload().map(|upload| UploadMetrics(upload.upload_statistics()))
+        match self {
+            Self::Host(_) => None,
+            Self::Device(upload) => Some(UploadMetrics(upload.upload_statistics())),
+            Self::Pool(loader) => Some(UploadMetrics(loader.upload_statistics())),
+        }
+    }
+}
+
+impl Deref for Source {
+    type Target = SessionStatus;
+
+    fn deref(&self) -> &SessionStatus {
+        match self {
+            Self::Host(loader) => loader,
+            Self::Device(upload) => upload,
+            Self::Pool(loader) => loader,
+        }
     }
 }
 

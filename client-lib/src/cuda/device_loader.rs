@@ -6,6 +6,7 @@
 //!
 //! A batch's small fields are in separate memory, so that [`DeviceBatch::split`] can separate them from the others.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaStream, CudaView, DeviceRepr};
@@ -16,11 +17,10 @@ use super::device_pool::{Block, Blocks, Place, Pool, address, lock};
 use super::driver::{Event, Gpu};
 use super::pin::PinPolicy;
 use super::regions::{Part, Region};
-use super::upload::{Upload, UploadStatistics, Uploaded};
+use super::upload::{Upload, Uploaded};
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::loader::Loader;
-use crate::state::State;
 
 /// The settings of a device loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,8 @@ impl Default for DeviceOptions {
 /// A field of at most this size in a full batch is small: programs keep labels and ids for a whole epoch.
 pub const SMALL_FIELD_BYTES: u64 = 64 << 10;
 
-/// A session whose batches are in device memory. Created by [`Loader::to_device`].
+/// A session whose batches are in device memory. Created by [`Loader::to_device`]. [`Upload`] has its epochs, position,
+/// state and requests to the daemon.
 #[derive(Debug)]
 pub struct DeviceLoader {
     // First: its drop waits for the copies into the pool's memory.
@@ -211,36 +212,6 @@ impl DeviceLoader {
         Ok(Block { memory: Some(memory), after: Vec::new(), gpu: Arc::clone(gpu) })
     }
 
-    /// The stream's state: as [`Loader::state`].
-    ///
-    /// # Errors
-    /// As [`Loader::state`].
-    pub fn state(&self, held_back: usize) -> Result<State, Error> {
-        self.upload.state(held_back)
-    }
-
-    /// Resumes from a saved state: as [`Loader::load_state`].
-    ///
-    /// # Errors
-    /// As [`Loader::load_state`].
-    pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        self.upload.load_state(state, force)
-    }
-
-    /// Seeks to the start of an epoch, unless the position is in that epoch already.
-    ///
-    /// # Errors
-    /// As [`Loader::set_epoch`].
-    pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        self.upload.set_epoch(epoch)
-    }
-
-    /// Statistics of the upload.
-    #[must_use]
-    pub fn upload_statistics(&self) -> UploadStatistics {
-        self.upload.upload_statistics()
-    }
-
     /// The session's upload: terms, waits, statistics.
     #[must_use]
     pub fn upload(&self) -> &Upload {
@@ -249,6 +220,20 @@ impl DeviceLoader {
 
     /// As [`upload`](Self::upload), to begin epochs or to query the daemon.
     pub fn upload_mut(&mut self) -> &mut Upload {
+        &mut self.upload
+    }
+}
+
+impl Deref for DeviceLoader {
+    type Target = Upload;
+
+    fn deref(&self) -> &Upload {
+        &self.upload
+    }
+}
+
+impl DerefMut for DeviceLoader {
+    fn deref_mut(&mut self) -> &mut Upload {
         &mut self.upload
     }
 }

@@ -6,12 +6,12 @@
 
 mod commands;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
-use forebay_protocol::frames::Attached;
 use forebay_protocol::publish::Descriptor;
 use forebay_protocol::tensor::TensorSpec;
 
@@ -25,10 +25,8 @@ use super::uploader::Uploader;
 use crate::error::Error;
 use crate::link::Interrupt;
 use crate::loader::Loader;
-use crate::rank::Placement;
 use crate::ring::Ring;
-use crate::statistics::WaitStatistics;
-use crate::stream_cursor::StreamCursor;
+use crate::session_status::SessionStatus;
 
 /// How often a wait calls the interrupt.
 const SLICE: Duration = Duration::from_millis(50);
@@ -67,7 +65,7 @@ pub struct UploadStatistics {
     pub staging_time: Duration,
 }
 
-/// A session whose batches are copied to a device.
+/// A session whose batches are copied to a device. [`SessionStatus`] has its terms, position and counts.
 #[derive(Debug)]
 pub struct Upload {
     shared: Arc<Shared>,
@@ -77,18 +75,9 @@ pub struct Upload {
     pinning: Arc<Pinning>,
     thread: Option<JoinHandle<()>>,
     ring: Arc<Ring>,
-    terms: Arc<Attached>,
+    status: SessionStatus,
     /// The schema on the device.
     specs: Arc<[TensorSpec]>,
-    placement: Placement,
-    cursor: StreamCursor,
-    statistics: WaitStatistics,
-    given_up: u64,
-    /// The last batch handed over was a replay for a measurement.
-    replaying: bool,
-    /// An epoch has begun and its end was not returned yet.
-    is_open: bool,
-    waiting_since: Option<Instant>,
     timeout: Duration,
     interrupt: UserInterrupt,
 }
@@ -126,6 +115,8 @@ impl Upload {
         let asked = Arc::clone(&shared);
         let interrupt =
             loader.read_ahead(move || asked.should_interrupt(), shared.wake_descriptor()?);
+        let terms = Arc::clone(&loader.terms);
+        let status = SessionStatus::new(terms, loader.placement(), loader.cursor.clone());
         let mut upload = Self {
             shared: Arc::clone(&shared),
             gpu: Arc::clone(&gpu),
@@ -134,15 +125,8 @@ impl Upload {
             pinning: Arc::clone(&pinning),
             thread: None,
             ring,
-            terms: Arc::new(loader.terms().clone()),
+            status,
             specs,
-            placement: loader.placement(),
-            cursor: loader.cursor().clone(),
-            statistics: WaitStatistics::default(),
-            given_up: 0,
-            replaying: false,
-            is_open: false,
-            waiting_since: None,
             timeout: loader.timeout(),
             interrupt: UserInterrupt(interrupt),
         };
@@ -194,16 +178,10 @@ impl Upload {
         });
     }
 
-    /// Whether an epoch has begun and its end was not returned yet.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.is_open
-    }
-
     /// Whether [`next`](Self::next) returns without waiting.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        !self.is_open || self.shared.lock().has_outcome()
+        !self.status.is_open || self.shared.lock().has_outcome()
     }
 
     /// The next batch of the current epoch; `None` at its end. The stream waits for the copy, this thread does not. Blocks
@@ -224,13 +202,12 @@ impl Upload {
         &mut self,
         order: impl FnOnce(&Gpu, &Event) -> Result<(), Error>,
     ) -> Result<Option<Uploaded>, Error> {
-        self.check_process()?;
-        if !self.is_open {
+        self.ring.check_process()?;
+        if !self.status.is_open {
             return Ok(None);
         }
         let Some(ready) = self.take_outcome()? else {
-            self.is_open = false;
-            self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
+            self.status.enter_next_epoch();
             return Ok(None);
         };
         if let Err(error) = order(&self.gpu, &ready.copied) {
@@ -239,10 +216,10 @@ impl Upload {
             return Err(error);
         }
         let Ready { destination, descriptor, batches_left, copied } = *ready;
-        self.replaying = descriptor.replayed;
+        self.status.replaying = descriptor.replayed;
         if !descriptor.replayed {
-            self.cursor.set_batches_left(batches_left + 1);
-            self.cursor.advance(descriptor.position_after, descriptor.substitutes);
+            self.status.cursor.set_batches_left(batches_left + 1);
+            self.status.cursor.advance(descriptor.position_after, descriptor.substitutes);
         }
         Ok(Some(Uploaded {
             token: destination.token,
@@ -275,19 +252,15 @@ impl Upload {
             drop(state);
             match (found, broken) {
                 (Some(Outcome::Batch(ready)), _) => {
-                    let wait = self.waiting_since.take().map(|since| since.elapsed());
-                    self.statistics.record(wait, ready.descriptor.payload_bytes);
-                    if wait.is_some() {
-                        self.ring.show_waited(self.statistics.after_start());
-                    }
+                    self.status.record_wait(ready.descriptor.payload_bytes, &self.ring);
                     return Ok(Some(ready));
                 }
                 (Some(Outcome::End), _) => {
-                    self.waiting_since = None;
+                    self.status.waiting_since = None;
                     return Ok(None);
                 }
                 (Some(Outcome::Failed(error)), _) | (None, Some(error)) => {
-                    self.waiting_since = None;
+                    self.status.waiting_since = None;
                     return Err(error);
                 }
                 (None, None) => {}
@@ -304,9 +277,9 @@ impl Upload {
     /// # Errors
     /// [`Error::Timeout`] when the device does not complete copies; the loader's time-out is returned by `next`.
     pub fn wait(&mut self) -> Result<bool, Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         let mut state = self.shared.lock();
-        if !self.is_open || state.has_outcome() {
+        if !self.status.is_open || state.has_outcome() {
             return Ok(true);
         }
         if !state.is_epoch_open {
@@ -316,11 +289,11 @@ impl Upload {
             self.shared.notify_uploader(|_| ());
             state = self.shared.lock();
         }
-        let begun = *self.waiting_since.get_or_insert_with(Instant::now);
+        let begun = *self.status.waiting_since.get_or_insert_with(Instant::now);
         let is_copying = state.in_flight > 0 || state.staging.is_busy();
         if begun.elapsed() > self.timeout + Duration::from_secs(5) && is_copying {
             drop(state);
-            self.waiting_since = None;
+            self.status.waiting_since = None;
             return Err(Error::Timeout {
                 waited: begun.elapsed(),
                 waited_for: format!("copies to cuda:{}", self.gpu.ordinal()),
@@ -345,50 +318,18 @@ impl Upload {
         }
     }
 
-    /// Statistics of the trainer's waits.
-    #[must_use]
-    pub fn wait_statistics(&self) -> &WaitStatistics {
-        &self.statistics
-    }
-
-    /// The terms of the session.
-    #[must_use]
-    pub fn terms(&self) -> &Attached {
-        &self.terms
-    }
-
-    /// This process's rank and world size.
-    #[must_use]
-    pub fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    /// As [`Loader::epoch`].
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.cursor.epoch()
-    }
-
-    /// The number of batches given up by leaving epochs early.
-    #[must_use]
-    pub fn given_up(&self) -> u64 {
-        self.given_up
-    }
-
-    /// As [`Loader::replaying`].
-    #[must_use]
-    pub fn replaying(&self) -> bool {
-        self.replaying
-    }
-
     /// The number of slots with pending copies.
     #[must_use]
     pub fn slots_in_flight(&self) -> u64 {
         self.shared.lock().in_flight
     }
+}
 
-    fn check_process(&self) -> Result<(), Error> {
-        if self.ring.is_own_process() { Ok(()) } else { Err(Error::Forked) }
+impl Deref for Upload {
+    type Target = SessionStatus;
+
+    fn deref(&self) -> &SessionStatus {
+        &self.status
     }
 }
 

@@ -119,7 +119,7 @@ impl Uploader {
     ) {
         let descriptor = batch.lease.descriptor().clone();
         let bytes = descriptor.payload_bytes;
-        let batches_left = self.loader.cursor().batches_left();
+        let batches_left = self.loader.cursor.batches_left();
         match self.queue(batch, &mut destination) {
             Ok(copying) => {
                 let copied = Arc::clone(&copying.copied);

@@ -22,21 +22,20 @@ impl Loader {
     /// # Errors
     /// As [`next_batch`](Self::next_batch), without the time-out and [`Error::EpochsFinished`]: it begins no epoch.
     pub fn try_next(&mut self) -> Result<Next, Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         self.advance_recovery()?;
         if !self.poll_seek()? {
             return Ok(Next::Waiting);
         }
-        if !self.is_open || self.cursor.batches_left() == 0 {
-            if self.is_open {
-                self.is_open = false;
-                self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
+        if !self.status.is_open || self.status.cursor.batches_left() == 0 {
+            if self.status.is_open {
+                self.status.enter_next_epoch();
             }
             return Ok(Next::End);
         }
         let held = self.held();
-        if held > u64::from(self.terms.hold) {
-            let (hold, slots) = (self.terms.hold, self.terms.slots);
+        if held > u64::from(self.status.terms.hold) {
+            let (hold, slots) = (self.status.terms.hold, self.status.terms.slots);
             return Err(Error::HoldLimit { held, fields: String::new(), hold, slots });
         }
         match self.take_lease()? {
@@ -127,29 +126,28 @@ impl Loader {
 
     fn hand_over(&mut self, lease: Lease) -> Result<Batch, Error> {
         let descriptor = lease.descriptor();
-        self.replaying = descriptor.replayed;
+        self.status.replaying = descriptor.replayed;
         if !descriptor.replayed {
-            let is_last = self.cursor.batches_left() == 1;
-            if descriptor.epoch != self.cursor.epoch() || descriptor.last_of_epoch != is_last {
+            let is_last = self.status.cursor.batches_left() == 1;
+            if descriptor.epoch != self.status.cursor.epoch() || descriptor.last_of_epoch != is_last
+            {
                 return Err(Error::Protocol(format!(
                     "batch {} is of epoch {} (last: {}), and {} batches of epoch {} were still due",
                     descriptor.sequence.0,
                     descriptor.epoch,
                     descriptor.last_of_epoch,
-                    self.cursor.batches_left(),
-                    self.cursor.epoch()
+                    self.status.cursor.batches_left(),
+                    self.status.cursor.epoch()
                 )));
             }
-            self.cursor.advance(descriptor.position_after, descriptor.substitutes);
+            self.status.cursor.advance(descriptor.position_after, descriptor.substitutes);
         }
-        let wait = self.waiting_since.take().map(|since| since.elapsed());
-        if !self.reads_ahead {
-            self.statistics.record(wait, descriptor.payload_bytes);
+        if self.reads_ahead {
+            self.status.waiting_since = None;
+        } else {
+            self.status.record_wait(descriptor.payload_bytes, &self.ring);
         }
-        if wait.is_some() && !self.reads_ahead {
-            self.ring.show_waited(self.statistics.after_start());
-        }
-        Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.terms) })
+        Ok(Batch { lease: Arc::new(lease), terms: Arc::clone(&self.status.terms) })
     }
 
     /// Waits for up to 50 ms, less if there is an event. To be called after [`try_next`](Self::try_next) returned
@@ -158,10 +156,10 @@ impl Loader {
     /// # Errors
     /// [`Error::Timeout`] without progress, [`Error::Interrupted`], and [`Error::DaemonLost`] when no daemon came back.
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         let now = Instant::now();
-        let is_new = self.waiting_since.is_none();
-        self.waiting_since.get_or_insert(now);
+        let is_new = self.status.waiting_since.is_none();
+        self.status.waiting_since.get_or_insert(now);
         let published = self.publish.published();
         let progress =
             self.publish.progress().wrapping_add(published).wrapping_add(self.restarts());
@@ -192,20 +190,20 @@ impl Loader {
         let waited = self.patience.look(Instant::now());
         let may_go_on = self.phase != Phase::Live || self.link.ending().is_none();
         if waited >= self.link.timeout() && may_go_on {
-            self.waiting_since = None;
+            self.status.waiting_since = None;
             return Err(self.timeout_error(waited, waited_for));
         }
         Ok(())
     }
 
     fn describe_wait(&self) -> String {
-        let (stream, epoch) = (&self.terms.stream, self.cursor.epoch());
+        let (stream, epoch) = (&self.status.terms.stream, self.status.cursor.epoch());
         if self.seeking {
             return format!("stream `{stream}` to go to epoch {epoch}");
         }
         format!(
             "the next batch of stream `{stream}` (epoch {epoch}, {} batches left)",
-            self.cursor.batches_left()
+            self.status.cursor.batches_left()
         )
     }
 
@@ -236,7 +234,7 @@ impl Loader {
         if answer.position != self.taken.0 {
             self.taken = (answer.position, 0);
         }
-        self.cursor.apply_seek(answer.position, answer.batches_left);
+        self.status.cursor.apply_seek(answer.position, answer.batches_left);
     }
 
     /// Position and substitutes at which the next daemon begins.

@@ -40,7 +40,7 @@ impl Loader {
     /// # Errors
     /// [`Error::Config`] for an id that the dataset lacks; otherwise as [`stats`](Self::stats).
     pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
-        let count = sample_count(&self.terms);
+        let count = sample_count(&self.status.terms);
         if let Some(absent) = samples.iter().find(|sample| **sample >= count) {
             return Err(Error::Config(format!(
                 "sample {absent} is not in the dataset, which has samples 0 to {}; give values of the field `index`",
@@ -74,7 +74,7 @@ impl Loader {
     /// [`Error::Config`] where the index of the dataset has no labels; else as [`stats`](Self::stats).
     pub fn labels(&mut self) -> Result<Vec<i64>, Error> {
         let mut labels: Vec<i64> = Vec::new();
-        while (labels.len() as u64) < sample_count(&self.terms) {
+        while (labels.len() as u64) < sample_count(&self.status.terms) {
             let from = labels.len() as u64;
             let (total, packed) =
                 self.request(|loader| loader.request_names(NamesOf::Labels { from }))?;

@@ -105,8 +105,8 @@ impl Loader {
         let request = ClientFrame::Reattach(Reattach {
             attach: Attach {
                 stream: self.stream.clone(),
-                rank: self.placement.rank,
-                world_size: self.placement.world_size,
+                rank: self.status.placement.rank,
+                world_size: self.status.placement.world_size,
                 position,
                 substitutes,
             },
@@ -158,7 +158,7 @@ impl Loader {
 
     /// Checks that the next daemon serves the same stream as the previous one.
     fn check_terms(&self, terms: &Attached) -> Result<(), Error> {
-        let state = State::of(&self.terms, self.taken().0, 0);
+        let state = State::of(&self.status.terms, self.taken().0, 0);
         if let Some(differences) = state.differences(terms) {
             return Err(Error::StateMismatch(format!(
                 "the daemon was restarted with another stream: {differences}"
@@ -172,7 +172,7 @@ impl Loader {
             restart_policy: terms.restart_policy,
             hold: terms.hold,
             python_sources: terms.python_sources.clone(),
-            ..(*self.terms).clone()
+            ..(*self.status.terms).clone()
         };
         if expected == *terms {
             return Ok(());
@@ -180,9 +180,9 @@ impl Loader {
         Err(Error::Config(format!(
             "the daemon was restarted with another configuration: batches of {} in {} slots of {} bytes became batches \
              of {} in {} slots of {} bytes, or their tensors changed; make a new loader from the last state",
-            self.terms.batch_size,
-            self.terms.slots,
-            self.terms.slot_bytes,
+            self.status.terms.batch_size,
+            self.status.terms.slots,
+            self.status.terms.slot_bytes,
             terms.batch_size,
             terms.slots,
             terms.slot_bytes
@@ -202,9 +202,9 @@ impl Loader {
         self.read_before += self.read;
         self.read = 0;
         let start = terms.start;
-        let before = State::of(&self.terms, self.taken().0, 0);
+        let before = State::of(&self.status.terms, self.taken().0, 0);
         before.warn_of_changed_sources(&terms, "the daemon before was started");
-        self.terms = Arc::new(terms);
+        self.status.terms = Arc::new(terms);
         self.phase = Phase::Live;
         // The attach answers a seek that the previous daemon did not answer.
         self.handle_positioned(start);

@@ -17,7 +17,7 @@ impl Loader {
     /// The error for a wait without progress, with the daemon's explanation of this session's stall.
     pub(super) fn stall_error(&mut self, waited: Duration, waited_for: String) -> Error {
         let daemon_says = match self.short_stats() {
-            Ok(Some(text)) => describe(&text, self.terms.session),
+            Ok(Some(text)) => describe(&text, self.status.terms.session),
             Ok(None) => {
                 format!("the daemon did not answer within {} s either", ANSWER_DEADLINE.as_secs())
             }

@@ -136,8 +136,8 @@ class Loader:
                 raise
         self._classes: Optional[list[str]] = None
         self._labels: Optional[NDArray[numpy.int64]] = None
-        # The newest iterator, and the state at its start.
-        self._newest: Optional[tuple[Iterator[dict[str, Any]], str]] = None
+        # The newest iterator, and the position at its start.
+        self._newest: Optional[tuple[Iterator[dict[str, Any]], tuple[int, int]]] = None
         names = self.rank, self.world_size, self.rank_source, self.stream
         _log.info("rank %d of %d, from %s; stream %s", *names)
         # The current epoch was requested again: the next iteration restarts it.
@@ -175,22 +175,22 @@ class Loader:
         # A late rank may have made its statement in the meantime.
         if self._comparison is not None and not self._all_ranks_agree:
             self._all_ranks_agree = self._comparison.look_again()
-        if self._newest is not None and self._session.state(0) == self._newest[1]:
+        if self._newest is not None and self._session.position() == self._newest[1]:
             # No batch was taken from it. Lightning calls `iter` once only to check that it works.
             return self._newest[0]
         if self._again and self._left_early():
-            self._session.restart_epoch()
+            self._session.seek_epoch(self._session.position()[0])
         self._again = False
         epoch = self._new_epoch()
-        self._newest = epoch, self._session.state(0)
+        self._newest = epoch, self._session.position()
         return epoch
 
     def _left_early(self) -> bool:
         """Whether an iteration has delivered only a part of its epoch."""
         if self._newest is None:
             return False
-        state = self._session.state(0)
-        return state != self._newest[1] and bool(json.loads(state)["samples"] > 0)
+        position = self._session.position()
+        return position != self._newest[1] and position[1] > 0
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         return self._session.begin()
@@ -219,7 +219,7 @@ class Loader:
             )
         total = self.epochs if epochs is None else epochs
         # The next iteration gives up an epoch that has begun, so it is the following epoch.
-        first = json.loads(self._session.state(0))["epoch"] + (self._left_early() and not self._again)
+        first = self._session.position()[0] + (self._left_early() and not self._again)
         return itertools.count(first) if total is None else range(first, total)
 
     def __len__(self) -> int:
@@ -268,13 +268,10 @@ class Loader:
         That iteration begins at the epoch's start; only after a resume inside this epoch does it deliver the rest. An
         iteration of this epoch that is under way goes on; one of another epoch ends.
         """
-        before = self._session.state(0)
-        self._again = self._left_early() and json.loads(before)["epoch"] == epoch
-        if self._again:
-            return
-        self._session.set_epoch(epoch)
-        # Not compared with the newest iterator's start: a finished epoch may be requested again.
-        if self._session.state(0) != before:
+        is_elsewhere = self._session.position()[0] != epoch
+        self._again = not is_elsewhere and self._left_early()
+        if is_elsewhere:
+            self._session.seek_epoch(epoch)
             self._newest = None
 
     def stats(self) -> dict[str, Any]:

@@ -13,12 +13,17 @@ use crate::state::State;
 use crate::stream_cursor::StreamCursor;
 
 impl Upload {
-    /// Runs `work` on the upload thread with the loader, and waits for its result.
-    fn command<R: Send + 'static>(
+    /// Runs `work` on the upload thread with the loader, between two batches, and waits for its result: for requests to the
+    /// daemon. `work` must neither take a batch nor move the loader: the user's position is kept here, and
+    /// [`begin_epoch`](Self::begin_epoch), [`seek`](Self::seek) and [`load_state`](Self::load_state) change it.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Closed`] when the session has ended, and [`Error::Forked`].
+    pub fn with_loader<R: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Loader) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         let (answer, answered) = sync_channel(1);
         self.shared.interrupt_uploader(|state| {
             state.commands.push_back(Box::new(move |loader| {
@@ -48,11 +53,11 @@ impl Upload {
         &mut self,
         work: impl FnOnce(&mut Loader) -> Result<(), Error> + Send + 'static,
     ) -> Result<(), Error> {
-        self.check_process()?;
+        self.ring.check_process()?;
         let shared = Arc::clone(&self.shared);
-        let was_open = self.is_open;
-        self.is_open = false;
-        let (result, discarded, given_up, cursor) = self.command(move |loader| {
+        let was_open = self.status.is_open;
+        self.status.is_open = false;
+        let (result, discarded, given_up, cursor) = self.with_loader(move |loader| {
             // Between two batches: nothing is being uploaded.
             let discarded = {
                 let mut state = shared.lock();
@@ -61,15 +66,15 @@ impl Upload {
             };
             let before = loader.given_up();
             let result = work(loader);
-            Ok((result, discarded, loader.given_up() - before, loader.cursor().clone()))
+            Ok((result, discarded, loader.given_up() - before, loader.cursor.clone()))
         })?;
-        self.given_up += given_up + if was_open { discarded } else { 0 };
+        self.status.given_up += given_up + if was_open { discarded } else { 0 };
         if discarded > 0 {
             // The loader's history has batches that were never handed over to the user.
             let (position, substitutes) = cursor.lookback(0)?;
-            self.cursor = StreamCursor::new(position, substitutes, cursor.batches_left());
+            self.status.cursor = StreamCursor::new(position, substitutes, cursor.batches_left());
         } else {
-            self.cursor = cursor;
+            self.status.cursor = cursor;
         }
         result
     }
@@ -80,7 +85,7 @@ impl Upload {
     /// As [`Loader::begin_epoch`].
     pub fn begin_epoch(&mut self) -> Result<(), Error> {
         self.move_loader(Loader::begin_epoch)?;
-        self.is_open = true;
+        self.status.is_open = true;
         self.shared.notify_uploader(|state| state.is_epoch_open = true);
         Ok(())
     }
@@ -98,19 +103,10 @@ impl Upload {
     /// # Errors
     /// As [`seek`](Self::seek).
     pub fn set_epoch(&mut self, epoch: u64) -> Result<(), Error> {
-        if self.state(0)?.position.epoch == epoch {
+        if self.position().epoch == epoch {
             return Ok(());
         }
         self.seek(Position { epoch, samples: 0 })
-    }
-
-    /// The stream's state as handed over to the user: as [`Loader::state`].
-    ///
-    /// # Errors
-    /// As [`Loader::state`].
-    pub fn state(&self, held_back: usize) -> Result<State, Error> {
-        let (position, substitutes) = self.cursor.lookback(held_back)?;
-        Ok(State::of(&self.terms, position, substitutes))
     }
 
     /// Resumes from a saved state: as [`Loader::load_state`].
@@ -118,9 +114,7 @@ impl Upload {
     /// # Errors
     /// As [`Loader::load_state`].
     pub fn load_state(&mut self, state: &State, force: bool) -> Result<(), Error> {
-        if !force && let Some(differences) = state.differences(&self.terms) {
-            return Err(Error::StateMismatch(differences));
-        }
+        self.check_state(state, force)?;
         let state = state.clone();
         self.move_loader(move |loader| loader.load_state(&state, force))
     }
@@ -130,7 +124,7 @@ impl Upload {
     /// # Errors
     /// As [`Loader::stats`].
     pub fn stats(&mut self) -> Result<String, Error> {
-        self.command(Loader::stats)
+        self.with_loader(Loader::stats)
     }
 
     /// The names of the classes: as [`Loader::classes`].
@@ -138,7 +132,7 @@ impl Upload {
     /// # Errors
     /// As [`Loader::classes`].
     pub fn classes(&mut self) -> Result<Vec<String>, Error> {
-        self.command(Loader::classes)
+        self.with_loader(Loader::classes)
     }
 
     /// The files of samples: as [`Loader::paths`].
@@ -147,7 +141,7 @@ impl Upload {
     /// As [`Loader::paths`].
     pub fn paths(&mut self, samples: &[u64]) -> Result<Vec<PathBuf>, Error> {
         let samples = samples.to_vec();
-        self.command(move |loader| loader.paths(&samples))
+        self.with_loader(move |loader| loader.paths(&samples))
     }
 
     /// The label of every sample: as [`Loader::labels`].
@@ -155,7 +149,7 @@ impl Upload {
     /// # Errors
     /// As [`Loader::labels`].
     pub fn labels(&mut self) -> Result<Vec<i64>, Error> {
-        self.command(Loader::labels)
+        self.with_loader(Loader::labels)
     }
 
     /// The private daemon's process id, and how often a dead daemon was replaced.
@@ -163,6 +157,6 @@ impl Upload {
     /// # Errors
     /// [`Error::Closed`] when the session has ended.
     pub fn daemon(&mut self) -> Result<(Option<u32>, u64), Error> {
-        self.command(|loader| Ok((loader.private_process(), loader.restarts())))
+        self.with_loader(|loader| Ok((loader.private_process(), loader.restarts())))
     }
 }
