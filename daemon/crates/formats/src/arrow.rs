@@ -21,7 +21,7 @@ use self::flatbuffer::{Broken, Table};
 use self::packed::Budget;
 pub(super) use self::schema::TimeUnit;
 use self::schema::{Leaf, Schema};
-use crate::tables::{Cell, TableColumn, TableFormat, TableKind, Visit};
+use crate::tables::{Cell, Reads, TableColumn, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::tell_missing;
@@ -54,6 +54,8 @@ pub(super) const TABLES: TableFormat = TableFormat {
     listed,
     columns,
     rows,
+    part: "buffer",
+    uncompressed: "with pyarrow.ipc.IpcWriteOptions(compression=None)",
 };
 
 #[derive(Debug)]
@@ -236,13 +238,13 @@ fn columns(file: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
 fn rows(
     file: &dyn Bytes,
     wanted: &[usize],
-    piece: u64,
+    reads: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
     let mut schema = None;
     let mut row = 0;
     let budget = Budget::of(file);
-    walk(file, piece, |message, window| {
+    walk(file, reads.piece, |message, window| {
         let fault = |reason: String| file.fault(reason);
         let Some(schema) = &schema else {
             schema = Some(Schema::parse(&message.header, message.version).map_err(fault)?);

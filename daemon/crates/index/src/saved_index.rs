@@ -20,6 +20,10 @@ use forebay_dataset::opening::{IndexReport, OpenOptions};
 use forebay_storage::Storage;
 use forebay_storage::location::{FileId, FileTable};
 
+/// The start of a scan's warning about reading pages again and again: it is saved, but not reported for an order of
+/// blocks, which reads each page once.
+pub const EXCEPT_BY_BLOCKS: char = '\u{1}';
+
 /// An index of samples that share files, or that a file lists; it has the common header of all indexes. As a file table
 /// it lists these files.
 pub trait SavedIndex: FileTable + Sized {
@@ -242,13 +246,19 @@ impl<'a> Request<'a> {
             Ok(bytes)
         };
         let loaded = self.place.load_or_make(self.options, rescans, &mut warnings, load, make)?;
-        report.warnings.append(&mut warnings);
-        match loaded {
-            Loaded::Saved(index) => {
-                report.reused = true;
-                report.warnings.extend(self.place.saved_warnings(index.bytes()));
-                Ok(index)
+        if let Loaded::Saved(index) = &loaded {
+            report.reused = true;
+            warnings.extend(self.place.saved_warnings(index.bytes()));
+        }
+        let by_blocks = self.options.by_blocks;
+        report.warnings.extend(warnings.iter().filter_map(|warning| {
+            match warning.strip_prefix(EXCEPT_BY_BLOCKS) {
+                Some(rest) => (!by_blocks).then(|| rest.to_owned()),
+                None => Some(warning.clone()),
             }
+        }));
+        match loaded {
+            Loaded::Saved(index) => Ok(index),
             Loaded::New { bytes, before } => {
                 let index = I::open(bytes).map_err(|fault| self.place.unreadable(fault))?;
                 report.changes =

@@ -8,7 +8,7 @@ use forebay_config::DatasetConfig;
 
 use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
-use crate::tables::{Cell, PackedCell, TableFormat, TableKind, Visit};
+use crate::tables::{Cell, PackedCell, Reads, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::tell_missing;
 use forebay_index::stored_file::StoredFile;
@@ -34,6 +34,8 @@ const TABLES: TableFormat = TableFormat {
     listed,
     columns: |chunk| (arrow::TABLES.columns)(&ArrowRows::of(chunk)?),
     rows,
+    part: "buffer",
+    uncompressed: "without `compression`",
 };
 
 /// Whether the items of a folder are rows of Arrow: `index.json` has `types`, and the first chunk contains an Arrow
@@ -67,7 +69,7 @@ fn listed(
 fn rows(
     chunk: &dyn Bytes,
     wanted: &[usize],
-    piece: u64,
+    reads: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
     let rows = ArrowRows::of(chunk)?;
@@ -83,7 +85,7 @@ fn rows(
         }));
         visit(row, &cells)
     };
-    (arrow::TABLES.rows)(&rows, wanted, piece, &mut moved)
+    (arrow::TABLES.rows)(&rows, wanted, reads, &mut moved)
 }
 
 /// The Arrow file within a chunk.

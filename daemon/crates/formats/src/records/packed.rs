@@ -19,7 +19,7 @@ use super::scan::TableFault;
 use forebay_dataset::SampleBlocks;
 use forebay_dataset::blocks::PageBytes;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::SavedIndex;
+use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, SavedIndex};
 use forebay_index::shards::{Extent, ScannedShard, ShardIndex};
 use forebay_index::window::MAX_PART_BYTES;
 use forebay_protocol::ids::SampleId;
@@ -111,7 +111,7 @@ pub(super) fn warning(all: &[FramesRead]) -> Option<String> {
         (sum(|read| read.records), sum(|read| read.record_bytes), sum(|read| read.frame_bytes));
     (read / 2 > own).then(|| {
         format!(
-            "samples are compressed together, and a zstd frame is read and unpacked for each: {} KiB for {} KiB, {:.1} bytes \
+            "{EXCEPT_BY_BLOCKS}samples are compressed together, and a zstd frame is read and unpacked for each: {} KiB for {} KiB, {:.1} bytes \
              read for each one used; order.shuffle = \"blocks\" reads each frame once, a cache ([cache]) keeps the samples \
              alone, or write them with compression_level=\"sample\"",
             (read / records.max(1)).div_ceil(1024),

@@ -104,8 +104,6 @@ pub(crate) struct RecordScan {
     /// The number of sizes to read at the start of each record.
     pub(super) sized: usize,
     pub(super) packing: Packing,
-    /// Whether a frame is read once for all of its records.
-    pub(super) by_blocks: bool,
 }
 
 impl RecordScan {

@@ -17,14 +17,14 @@ use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
-use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, now_seconds, tell_missing};
 use forebay_index::shards::{self, Pace};
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::Bytes;
 use forebay_storage::Storage;
 
 /// The number of rows between two checks whether the scan was stopped.
-const ROWS_PER_QUESTION: u64 = 4096;
+pub(crate) const ROWS_PER_QUESTION: u64 = 4096;
 
 /// Receives a row's number and its cells, in the order of the requested columns.
 pub(crate) type Visit<'v> =
@@ -33,7 +33,16 @@ pub(crate) type Visit<'v> =
 /// The files that a file of the folder lists.
 type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, DatasetError>;
 /// Visits rows.
-type Walk = fn(&dyn Bytes, &[usize], u64, Visit<'_>) -> Result<(), DatasetError>;
+type Walk = fn(&dyn Bytes, &[usize], Reads, Visit<'_>) -> Result<(), DatasetError>;
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reads {
+    /// The minimum size of a read, in bytes.
+    pub(crate) piece: u64,
+    /// Whether another read costs less than the bytes between two values that are far apart.
+    pub(crate) is_local: bool,
+}
 
 /// A format of tables.
 #[derive(Clone, Copy)]
@@ -47,8 +56,12 @@ pub(crate) struct TableFormat {
     pub(crate) listed: List,
     /// A file's columns.
     pub(crate) columns: fn(&dyn Bytes) -> Result<Vec<TableColumn>, DatasetError>,
-    /// Visits a file's rows, for the given indices among [`columns`](Self::columns), with reads of the given size.
+    /// Visits a file's rows, for the given indices among [`columns`](Self::columns).
     pub(crate) rows: Walk,
+    /// The word for a part of the file that is compressed as a whole, for messages.
+    pub(crate) part: &'static str,
+    /// How to write such a file without compression, for messages.
+    pub(crate) uncompressed: &'static str,
 }
 
 /// The type of a format of tables.
@@ -64,9 +77,9 @@ fn configured_rules(keys: &TableKeys) -> Result<Option<Vec<RecordRule>>, ConfigE
     keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()
 }
 
-/// The minimum size of a read.
-fn piece(storage: &dyn Storage) -> u64 {
-    if storage.remote_root().is_some() { 1 << 20 } else { 64 << 10 }
+fn reads(storage: &dyn Storage) -> Reads {
+    let is_local = storage.remote_root().is_none();
+    Reads { piece: if is_local { 64 << 10 } else { 1 << 20 }, is_local }
 }
 
 /// Treats undeclared binary columns as images if the first row contains an image.
@@ -92,7 +105,7 @@ fn find_pictures<T: TableKind>(
         found = cells.to_vec();
         Ok(ControlFlow::Break(()))
     };
-    (T::TABLES.rows)(file, &places, piece(opening.storage), &mut first)?;
+    (T::TABLES.rows)(file, &places, reads(opening.storage), &mut first)?;
     let mut start = Vec::new();
     for (place, cell) in places.into_iter().zip(found) {
         match cell {
@@ -228,7 +241,7 @@ pub(super) fn make<T: TableKind>(
     request.check_limit()?;
     let paths = Tables::files(opening)?;
     let (storage, format) = (opening.storage, T::TABLES);
-    let piece = piece(storage);
+    let reads = reads(storage);
     let first = open_file(storage, &paths[0])?;
     let mut columns = (format.columns)(&first)?;
     let said = columns.clone();
@@ -267,7 +280,7 @@ pub(super) fn make<T: TableKind>(
                 _ => ControlFlow::Continue(()),
             })
         };
-        (format.rows)(&file, places, piece, &mut visit)?;
+        (format.rows)(&file, places, reads, &mut visit)?;
         Ok((rows, file.stamp))
     };
     let found =
@@ -319,9 +332,7 @@ pub(super) fn make<T: TableKind>(
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
     for (field, pages) in fields.iter_mut().zip(pages) {
         field.page_bytes = pages.most;
-        // With blocks, a page is read once.
-        let by_blocks = request.options.by_blocks;
-        warnings.extend(pages.warning(field.rule.column()).filter(|_| !by_blocks));
+        warnings.extend(pages.warning(field.rule.column(), &format));
     }
     warnings.extend(lacking_warnings(fields, &lacking, draft.samples()));
     let text = serde_json::to_string(fields).unwrap_or_default();
@@ -392,14 +403,14 @@ impl PagesRead {
 
     /// A warning, if the reads are much larger than the values.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn warning(&self, column: &str) -> Option<String> {
+    fn warning(&self, column: &str, format: &TableFormat) -> Option<String> {
+        let TableFormat { part, uncompressed, .. } = format;
         let values = self.values.max(1);
         (self.page_bytes / 2 > self.value_bytes).then(|| {
             format!(
-                "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
-                 {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each page once, a cache ([cache]) keeps \
-                 the values alone, or write the files with \
-                 compression=\"none\" and use_dictionary=False",
+                "{EXCEPT_BY_BLOCKS}the values of {column} lie in compressed {part}s, and a {part} is read and unpacked for \
+                 each: {} KiB for {} KiB, {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each {part} \
+                 once, a cache ([cache]) keeps the values alone, or write the files {uncompressed}",
                 (self.page_bytes / values).div_ceil(1024),
                 (self.value_bytes / values).div_ceil(1024),
                 self.page_bytes as f64 / self.value_bytes.max(1) as f64
