@@ -43,6 +43,7 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         limits: Limits::default(),
         read_timeout: std::time::Duration::from_secs(60),
         outage_timeout: std::time::Duration::from_secs(1800),
+        opening_memory: None,
         jpeg_index: forebay_config::JpegIndexing::Auto,
         jpeg_index_bytes: 4 << 30,
         own: Section::default(),
