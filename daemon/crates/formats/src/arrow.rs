@@ -25,6 +25,7 @@ use crate::tables::{Cell, Reads, TableColumn, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::tell_missing;
+use forebay_index::shard_paths::is_below;
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::{Bytes, Window, WindowSize};
 use forebay_storage::Storage;
@@ -122,13 +123,13 @@ fn listed(
 /// # Errors
 /// It leads out of the folder.
 pub(super) fn path_below(file: &StoredFile<'_>, name: &str) -> Result<Vec<u8>, DatasetError> {
-    let mut parts = name.split('/');
-    if name.contains('\0') || parts.any(|part| matches!(part, "" | "." | "..")) {
-        return Err(
-            file.fault(format!("it names the file {name:?}, which is no path within its folder"))
-        );
+    match is_below(name) {
+        true => Ok(name.as_bytes().to_vec()),
+        false => {
+            Err(file
+                .fault(format!("it names the file {name:?}, which is no path within its folder")))
+        }
     }
-    Ok(name.as_bytes().to_vec())
 }
 
 /// Reads a small file of the dataset's folder, if the folder lists it. Opening a missing file would wait as in an

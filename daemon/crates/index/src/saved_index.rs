@@ -9,10 +9,10 @@ use forebay_protocol::ids::SampleId;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
-use crate::folder::layout::{self, LayoutFault};
+use crate::folder::layout::{self, LayoutFault, u64_at};
 use crate::folder::refuse_index_inside;
 use crate::folder::select::ListFile;
-use crate::stored_file::FileStamp;
+use crate::stored_file::{FileStamp, StoredFile};
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::index_bytes;
@@ -45,11 +45,19 @@ pub trait SavedIndex: FileTable + Sized {
     /// The number of columns.
     fn columns(&self) -> usize;
 
-    /// The definition of the fields.
-    fn rules(&self) -> &str;
+    /// The definition of the fields: the last part of the index. All indexes have its length at byte 192.
+    fn rules(&self) -> &str {
+        let bytes = self.bytes();
+        let length = u64_at(bytes, 192).and_then(|length| usize::try_from(length).ok());
+        let start = bytes.len().checked_sub(length.unwrap_or(0));
+        let text = start.and_then(|start| bytes.get(start..));
+        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
+    }
 
     /// When the scan began, in seconds since 1970.
-    fn scan_started_seconds(&self) -> i64;
+    fn scan_started_seconds(&self) -> i64 {
+        u64_at(self.bytes(), 168).unwrap_or(0).cast_signed()
+    }
 
     /// Appends a sample's name for `dataset.ids` and messages: its file, and the sample's key or line in it.
     ///
@@ -324,6 +332,17 @@ pub fn tell_missing(error: DatasetError) -> DatasetError {
         }
         error => error,
     }
+}
+
+/// Opens a file of the dataset, which has to exist.
+///
+/// # Errors
+/// The file does not exist, or the storage is unavailable.
+pub fn open_file<'s>(
+    storage: &'s dyn Storage,
+    path: &'s [u8],
+) -> Result<StoredFile<'s>, DatasetError> {
+    StoredFile::new(storage, path).map_err(|error| tell_missing(error.into()))
 }
 
 /// Refuses duplicate files.

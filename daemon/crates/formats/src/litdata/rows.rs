@@ -10,7 +10,7 @@ use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
 use crate::tables::{Cell, PackedCell, Reads, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::tell_missing;
+use forebay_index::saved_index::open_file;
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::Bytes;
 use forebay_storage::Storage;
@@ -58,8 +58,7 @@ fn listed(
     storage: &dyn Storage,
     _config: &DatasetConfig,
 ) -> Result<Option<Vec<Vec<u8>>>, DatasetError> {
-    let file = StoredFile::new(storage, INDEX.as_bytes()).map_err(DatasetError::from);
-    let file = file.map_err(tell_missing)?;
+    let file = open_file(storage, INDEX.as_bytes())?;
     let index: Index = serde_json::from_slice(&file.read_whole(MAX_INDEX_BYTES)?)
         .map_err(|error| file.fault(format!("it is not an index of LitData: {error}")))?;
     let names = index.chunks.iter().map(|chunk| arrow::path_below(&file, &chunk.filename));

@@ -12,12 +12,11 @@ use super::source::unpacked;
 use super::table::{Kind, Table};
 use super::tabular::{self, Lines, RowsCallback, Wanted};
 use crate::columns::{ColumnRule, read_rules, rules_text};
-use crate::fields::Missing;
 use crate::indexed::{Format, Opening};
 use crate::tables::Reads;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::{FilesRead, ScanProgress};
-use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_index::saved_index::{now_seconds, open_file};
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::{Storage, StorageError, codec_of};
 
@@ -35,10 +34,6 @@ fn window(lists: &dyn Storage) -> usize {
 
 fn reads(lists: &dyn Storage) -> Reads {
     Reads { piece: window(lists) as u64, is_local: lists.remote_root().is_none() }
-}
-
-fn open_file<'f>(lists: &'f dyn Storage, path: &'f [u8]) -> Result<StoredFile<'f>, DatasetError> {
-    StoredFile::new(lists, path).map_err(|error| tell_missing(error.into()))
 }
 
 /// The rows of a manifest.
@@ -207,16 +202,8 @@ pub(super) fn make(
     let Reading { found, draft, listed, skipped, missing, lists, .. } = reading;
     let form = "a sample is named by its manifest and its line, as in train.csv:17";
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
-    for (rule, missing) in rules.iter_mut().zip(missing) {
-        let name = &rule.rule.name;
-        if missing > 0 && rule.rule.missing == Missing::Error {
-            warnings.push(format!(
-                "{missing} rows have no {}, and are bad samples; set dataset.fields.{name}.missing to \"skip\" to leave \
-                 them out",
-                rule.rule.from.join(" or ")
-            ));
-        }
-    }
+    let lacking = rules.iter().zip(missing);
+    warnings.extend(lacking.filter_map(|(rule, rows)| rule.rule.lacking_warning(rows, "rows")));
     for (rule, found) in rules.iter_mut().zip(found) {
         if let Some(classes) = rule.classes.as_mut().filter(|classes| classes.are_sorted) {
             classes.names = found.into_names();
