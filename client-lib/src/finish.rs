@@ -3,9 +3,9 @@
 //!
 //! [`FinishPlan`] has the parameters, checked against the tensor: the sizes, and the table, computed by the same code
 //! as the daemon's rows. [`finish_rows`] is the reference implementation on the CPU, [`KERNELS`] the implementation for
-//! a GPU. Neither computes a value, so the results of both, and of the daemon, are bit-identical. If batch operations
-//! mix the images, they are mixed afterwards ([`mix_rows`], or the kernel `forebay_mix` in one step), with the daemon's
-//! arithmetic.
+//! a GPU. The CPU, the GPU and the daemon give bit-identical results, because values are looked up and not computed. If
+//! batch operations mix the images, they are mixed afterwards ([`mix_rows`], or the kernel `forebay_mix` in one step),
+//! with the daemon's arithmetic.
 //!
 //! Devices, streams and leases are not handled here.
 

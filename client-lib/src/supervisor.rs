@@ -262,7 +262,7 @@ impl Supervisor {
     pub(crate) fn retry(&self, reason: String) {
         self.shared.enter(|state| {
             state.refusal = Some(reason.clone());
-            // The thread may have replaced this daemon by the next one (`Ready`), which has not refused anything.
+            // In the state `Ready`, the thread has already started another daemon, and that one has refused nothing.
             state.is_refused =
                 matches!(state.lifecycle, Lifecycle::Reattaching | Lifecycle::Restarting);
             state.exit_reason = Some(reason);

@@ -23,7 +23,7 @@ const SAMPLES: usize = 40;
 /// Several threads, so that innocent samples are under work beside.
 const STAGE: &str =
     "{ name = \"decode\", concurrency = 8, operations = [{ op = \"delay\", milliseconds = 300 }] }";
-/// Where the first cells of both groups of threads lie in the page, and the size of one: stream, epoch, sample.
+/// By group of threads: where its first cell lies in the page. A cell has a stream, an epoch and a sample.
 const CELLS_AT: [u64; 2] = [(8 + 256 * 4) * 8, (8 + 256 * 4 + 512 * 8) * 8];
 const CELL_BYTES: usize = 64;
 const CELLS: usize = 16;

@@ -218,7 +218,7 @@ def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tm
                     seen += [sample for batch in loader for sample in rows(batch)]
             assert sorted(seen) == list(range(SAMPLES))
             found[bool(cache)] = asked[begun:]
-    # Groups of about 35 rows reach over batches of both ranks.
+    # A group has about 35 rows, so batches of rank 0 and of rank 1 read the same group.
     assert len(found[False]) > 1.5 * len(set(found[False]))
     assert len(found[True]) <= 1.2 * len(set(found[False]))
 

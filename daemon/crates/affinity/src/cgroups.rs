@@ -165,7 +165,7 @@ fn write_to(file: &Path, opened: Option<&File>, text: &str) -> std::io::Result<(
     }
 }
 
-/// The deepest common ancestor of both folders, or one of them.
+/// The deepest folder that contains `one` and `other`; it may be one of them.
 fn common_folder(one: &Path, other: &Path) -> Option<PathBuf> {
     one.ancestors().find(|folder| other.starts_with(folder)).map(Path::to_owned)
 }

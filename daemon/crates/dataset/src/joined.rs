@@ -19,7 +19,7 @@ use forebay_storage::{JoinedFiles, Storage};
 pub struct Disagreement {
     /// The index of the dataset that differs from the first.
     pub place: usize,
-    /// The difference, with the names of both datasets and of the field.
+    /// The difference. It names the field, the first dataset and the dataset that differs.
     pub message: String,
 }
 
@@ -243,7 +243,7 @@ impl Dataset for Joined {
         part.dataset.own_bytes(id, bytes)
     }
 
-    fn label(&self, id: SampleId) -> Option<i64> {
+    fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
         let (part, id) = self.part(id);
         part.dataset.label(id)
     }

@@ -183,8 +183,8 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         None
     }
 
-    /// The value of the first integer field, if the index has it; `None` if the sample must be read for it.
-    fn label(&self, id: SampleId) -> Option<i64> {
+    /// The value of the first integer field or its defect, if the index has it; `None` if the sample must be read for it.
+    fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
         let _ = id;
         None
     }

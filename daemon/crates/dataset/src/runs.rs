@@ -179,7 +179,7 @@ impl Dataset for InRuns {
         self.inner.own_range(id)
     }
 
-    fn label(&self, id: SampleId) -> Option<i64> {
+    fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
         self.inner.label(id)
     }
 

@@ -21,10 +21,11 @@ use self::flatbuffer::{Broken, Table};
 use self::packed::Budget;
 pub(super) use self::schema::TimeUnit;
 use self::schema::{Leaf, Schema};
-use crate::tables::{Cell, TableColumn, TableFormat, TableKind, Visit};
+use crate::tables::{Cell, Reads, TableColumn, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::tell_missing;
+use forebay_index::shard_paths::is_below;
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::{Bytes, Window, WindowSize};
 use forebay_storage::Storage;
@@ -54,6 +55,8 @@ pub(super) const TABLES: TableFormat = TableFormat {
     listed,
     columns,
     rows,
+    part: "buffer",
+    uncompressed: "with pyarrow.ipc.IpcWriteOptions(compression=None)",
 };
 
 #[derive(Debug)]
@@ -120,13 +123,13 @@ fn listed(
 /// # Errors
 /// It leads out of the folder.
 pub(super) fn path_below(file: &StoredFile<'_>, name: &str) -> Result<Vec<u8>, DatasetError> {
-    let mut parts = name.split('/');
-    if name.contains('\0') || parts.any(|part| matches!(part, "" | "." | "..")) {
-        return Err(
-            file.fault(format!("it names the file {name:?}, which is no path within its folder"))
-        );
+    match is_below(name) {
+        true => Ok(name.as_bytes().to_vec()),
+        false => {
+            Err(file
+                .fault(format!("it names the file {name:?}, which is no path within its folder")))
+        }
     }
-    Ok(name.as_bytes().to_vec())
 }
 
 /// Reads a small file of the dataset's folder, if the folder lists it. Opening a missing file would wait as in an
@@ -236,13 +239,13 @@ fn columns(file: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
 fn rows(
     file: &dyn Bytes,
     wanted: &[usize],
-    piece: u64,
+    reads: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
     let mut schema = None;
     let mut row = 0;
     let budget = Budget::of(file);
-    walk(file, piece, |message, window| {
+    walk(file, reads.piece, |message, window| {
         let fault = |reason: String| file.fault(reason);
         let Some(schema) = &schema else {
             schema = Some(Schema::parse(&message.header, message.version).map_err(fault)?);

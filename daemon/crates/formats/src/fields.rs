@@ -259,6 +259,18 @@ pub(super) fn infer_rules(
 }
 
 impl FieldRule {
+    /// A warning about samples without a value, unless the configuration leaves them out or fills them in. `noun`: the
+    /// word for them.
+    pub(super) fn lacking_warning(&self, lacking: u64, noun: &str) -> Option<String> {
+        (lacking > 0 && self.missing == Missing::Error).then(|| {
+            format!(
+                "{lacking} {noun} have no {}, and are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
+                self.from.join(" or "),
+                self.name
+            )
+        })
+    }
+
     /// The field of the rule; for an array, the first sample determines its type and shape.
     ///
     /// # Errors

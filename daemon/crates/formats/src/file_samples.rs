@@ -123,8 +123,13 @@ impl<R: FileReader> FileSamples<R> {
         Self { index, fields, of_file, reader }
     }
 
+    /// The class, if the folders are classes.
+    fn class(&self, id: SampleId) -> Option<i64> {
+        (self.fields.len() > self.of_file).then(|| self.index.label(id))
+    }
+
     fn push_label(&self, id: SampleId, values: &mut Vec<FieldValue<'_>>) {
-        values.extend(self.label(id).map(FieldValue::Integer));
+        values.extend(self.class(id).map(FieldValue::Integer));
     }
 }
 
@@ -162,8 +167,8 @@ impl<R: FileReader> Dataset for FileSamples<R> {
         Ok(())
     }
 
-    fn label(&self, id: SampleId) -> Option<i64> {
-        (self.fields.len() > self.of_file).then(|| self.index.label(id))
+    fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
+        self.class(id).map(Ok)
     }
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {

@@ -18,7 +18,7 @@ use forebay_dataset::npy_header::{ArrayHeader, MAX_HEADER_BYTES};
 use forebay_dataset::opening::OpenOptions;
 use forebay_index::folder::hidden::is_hidden;
 use forebay_index::saved_index::tell_missing;
-use forebay_index::shard_paths;
+use forebay_index::shard_paths::{self, below};
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::listing::EntryKind;
 use forebay_storage::{Storage, StorageError};
@@ -162,7 +162,7 @@ impl<'a> Tree<'a> {
                 EntryKind::File | EntryKind::Object(_) => folder.add(name),
                 EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
                 EntryKind::Directory | EntryKind::LinkedDirectory(_) if depth < MAX_DEPTH => {
-                    waiting.push_back((join(&path, name), depth + 1));
+                    waiting.push_back((below(&path, name), depth + 1));
                 }
                 EntryKind::Directory | EntryKind::LinkedDirectory(_) => {}
             };
@@ -195,7 +195,7 @@ impl<'a> Tree<'a> {
     /// Whether a folder contains all of the files.
     fn has_all(&self, folder: &[u8], names: &[String]) -> Result<bool, DatasetError> {
         for name in names {
-            match StoredFile::if_there(self.storage, &join(folder, name.as_bytes())) {
+            match StoredFile::if_there(self.storage, &below(folder, name.as_bytes())) {
                 Ok(Some(_)) => {}
                 // A path in a missing or empty folder is not an outage here.
                 Ok(None) | Err(StorageError::Away { .. } | StorageError::Dangling { .. }) => {
@@ -224,7 +224,7 @@ impl<'a> Tree<'a> {
     fn coco(&self) -> Result<Option<Layout>, DatasetError> {
         let few = |folder: &&Folder| folder.json.len() <= MAX_JSON;
         let all = self.folders.iter().filter(few);
-        let all = all.flat_map(|folder| folder.json.iter().map(|name| join(&folder.path, name)));
+        let all = all.flat_map(|folder| folder.json.iter().map(|name| below(&folder.path, name)));
         let (mut found, mut annotated) = (Vec::new(), None);
         for path in all.take(MAX_JSON) {
             let head = CocoHead::read(self.storage, &path)?;
@@ -406,13 +406,6 @@ fn rank(path: &[u8]) -> (bool, bool) {
     (!name.contains("instances"), !name.contains("train"))
 }
 
-fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    match folder.is_empty() {
-        true => name.to_vec(),
-        false => [folder, name].join(&b'/'),
-    }
-}
-
 /// The start and the end of a JSON file.
 struct CocoHead(Vec<u8>);
 
@@ -579,8 +572,8 @@ fn find_root(
     };
     let storage = open_storage(above, &config.storage, options)?;
     let tree = Tree::list(above, storage.as_ref(), options)?;
-    let below = join(folder.file_name().unwrap_or_default().as_encoded_bytes(), name);
-    tree.coco_of(&below, &names, 0).map(Some)
+    let name = below(folder.file_name().unwrap_or_default().as_encoded_bytes(), name);
+    tree.coco_of(&name, &names, 0).map(Some)
 }
 
 /// Refuses class folders whose names are those of parts or splits; returns a warning if there is only one class.

@@ -258,13 +258,14 @@ impl Format for Manifest {
         lists.map(ListForm::longest_bytes).fold(0, u64::saturating_add)
     }
 
-    fn label(&self, index: &RowIndex, id: SampleId) -> Option<i64> {
+    fn label(&self, index: &RowIndex, id: SampleId) -> Option<Result<i64, Defect>> {
         let is_label = |rule: &ColumnRule| rule.rule.form == Form::Integer;
         let place = self.rules.iter().position(is_label)?;
         let (cell, _) = self.cells(index, id).nth(place)?;
         match self.rules[place].value(cell, &self.labels[place]) {
-            Ok(FieldValue::Integer(label)) => Some(label),
-            _ => None,
+            Ok(FieldValue::Integer(label)) => Some(Ok(label)),
+            Ok(_) => None,
+            Err(defect) => Some(Err(defect)),
         }
     }
 

@@ -20,7 +20,7 @@ use forebay_config::DatasetConfig;
 use self::footer::Footer;
 use self::pages::Pages;
 use self::runs::Rows;
-use crate::tables::{Cell, TableColumn, TableFormat, TableKind, Visit};
+use crate::tables::{Cell, Reads, TableColumn, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::shard_paths;
@@ -52,6 +52,8 @@ pub(super) const TABLES: TableFormat = TableFormat {
     listed,
     columns,
     rows,
+    part: "page",
+    uncompressed: "with compression=\"none\" and use_dictionary=False",
 };
 
 #[derive(Debug)]
@@ -98,13 +100,11 @@ fn columns(file: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
 fn rows(
     file: &dyn Bytes,
     wanted: &[usize],
-    piece: u64,
+    Reads { piece, is_local }: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
     let footer = Footer::read(&mut Window::new(file, WindowSize::fixed(TAIL_BYTES)))?;
     let mut window = Window::new(file, WindowSize::fixed(piece));
-    // From a URL, a request costs more than the bytes between two lengths.
-    let is_local = piece <= TAIL_BYTES;
     let mut values =
         Window::new(file, WindowSize::fixed(if is_local { LENGTH_BYTES } else { piece }));
     let leaves: Vec<_> = wanted.iter().filter_map(|place| footer.leaves.get(*place)).collect();

@@ -20,6 +20,7 @@ use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, Opened};
 use forebay_dataset::progress::ScanProgress;
 use forebay_index::folder::hidden::is_hidden;
+use forebay_index::shard_paths::below;
 use forebay_storage::StorageError;
 use forebay_storage::listing::EntryKind;
 
@@ -121,21 +122,17 @@ pub fn recognize(
     let (mut waiting, mut linked) = (VecDeque::from([Vec::new()]), HashSet::new());
     let mut folders = 0;
     while let Some(folder) = waiting.pop_front() {
-        let listed = storage.list(&folder, &mut |name, kind| {
-            let below = || match folder.is_empty() {
-                true => name.to_vec(),
-                false => [&folder, name].join(&b'/'),
-            };
-            match kind {
-                _ if is_hidden(name) => {}
-                EntryKind::File | EntryKind::Object(_) => {
-                    if folder.is_empty() {
-                        census.look_for_mark(name);
-                    }
-                    census.count(name);
+        let listed = storage.list(&folder, &mut |name, kind| match kind {
+            _ if is_hidden(name) => {}
+            EntryKind::File | EntryKind::Object(_) => {
+                if folder.is_empty() {
+                    census.look_for_mark(name);
                 }
-                EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
-                EntryKind::Directory | EntryKind::LinkedDirectory(_) => waiting.push_back(below()),
+                census.count(name);
+            }
+            EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
+            EntryKind::Directory | EntryKind::LinkedDirectory(_) => {
+                waiting.push_back(below(&folder, name));
             }
         });
         match listed {

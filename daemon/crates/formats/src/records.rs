@@ -354,8 +354,7 @@ impl<D: Description> ShardFormat for Records<D> {
         let looks = opening.storage.remote_root().is_none() && layout.needs_values();
         let sized = if looks { layout.sized() } else { 0 };
         let rules = serde_json::to_string(&layout).unwrap_or_default();
-        let by_blocks = opening.request.options.by_blocks;
-        let scan = RecordScan { shards: described.shards, sized, packing, by_blocks };
+        let scan = RecordScan { shards: described.shards, sized, packing };
         Ok(ShardPlan { files, columns: packing.columns(), rules, scan })
     }
 
@@ -370,9 +369,8 @@ impl<D: Description> ShardFormat for Records<D> {
         Ok((shard, read))
     }
 
-    fn conclude(scan: &RecordScan, read: Vec<FramesRead>, warnings: &mut Vec<String>) -> String {
-        // With blocks, a frame is read once.
-        warnings.extend(packed::warning(&read).filter(|_| !scan.by_blocks));
+    fn conclude(_: &RecordScan, read: Vec<FramesRead>, warnings: &mut Vec<String>) -> String {
+        warnings.extend(packed::warning(&read));
         format!("its {} files have no samples", Self::FORMAT.name)
     }
 }

@@ -27,7 +27,7 @@ pub(super) use self::fuzzed::read_for_fuzzing;
 #[cfg(test)]
 pub(super) use self::fuzzed::read_in_memory;
 pub(super) use self::names::{MAX_COLUMNS, NameSizes};
-pub(super) use self::scan::{TableFormat, TableKind, Visit};
+pub(super) use self::scan::{ROWS_PER_QUESTION, Reads, TableFormat, TableKind, Visit};
 use crate::draft::{Draft, Seen};
 use crate::fields::{FieldsTable, Form, fields_table};
 use crate::indexed::{Format, Opening, Take, fields_of};

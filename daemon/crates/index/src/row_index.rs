@@ -158,15 +158,6 @@ impl SavedIndex for RowIndex {
         self.columns
     }
 
-    fn rules(&self) -> &str {
-        let text = self.bytes.get(self.rules_start..);
-        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
-    }
-
-    fn scan_started_seconds(&self) -> i64 {
-        u64_at(&self.bytes, 168).unwrap_or(0).cast_signed()
-    }
-
     /// The manifest's path and the row's line.
     fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
         append_name(self.manifest_path(self.manifest_of(id)), self.line(id), name);

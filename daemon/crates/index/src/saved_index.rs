@@ -9,16 +9,20 @@ use forebay_protocol::ids::SampleId;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
-use crate::folder::layout::{self, LayoutFault};
+use crate::folder::layout::{self, LayoutFault, u64_at};
 use crate::folder::refuse_index_inside;
 use crate::folder::select::ListFile;
-use crate::stored_file::FileStamp;
+use crate::stored_file::{FileStamp, StoredFile};
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::index_bytes;
 use forebay_dataset::opening::{IndexReport, OpenOptions};
 use forebay_storage::Storage;
 use forebay_storage::location::{FileId, FileTable};
+
+/// The start of a scan's warning about reading pages again and again: it is saved, but not reported for an order of
+/// blocks, which reads each page once.
+pub const EXCEPT_BY_BLOCKS: char = '\u{1}';
 
 /// An index of samples that share files, or that a file lists; it has the common header of all indexes. As a file table
 /// it lists these files.
@@ -41,11 +45,19 @@ pub trait SavedIndex: FileTable + Sized {
     /// The number of columns.
     fn columns(&self) -> usize;
 
-    /// The definition of the fields.
-    fn rules(&self) -> &str;
+    /// The definition of the fields: the last part of the index. All indexes have its length at byte 192.
+    fn rules(&self) -> &str {
+        let bytes = self.bytes();
+        let length = u64_at(bytes, 192).and_then(|length| usize::try_from(length).ok());
+        let start = bytes.len().checked_sub(length.unwrap_or(0));
+        let text = start.and_then(|start| bytes.get(start..));
+        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
+    }
 
     /// When the scan began, in seconds since 1970.
-    fn scan_started_seconds(&self) -> i64;
+    fn scan_started_seconds(&self) -> i64 {
+        u64_at(self.bytes(), 168).unwrap_or(0).cast_signed()
+    }
 
     /// Appends a sample's name for `dataset.ids` and messages: its file, and the sample's key or line in it.
     ///
@@ -242,13 +254,19 @@ impl<'a> Request<'a> {
             Ok(bytes)
         };
         let loaded = self.place.load_or_make(self.options, rescans, &mut warnings, load, make)?;
-        report.warnings.append(&mut warnings);
-        match loaded {
-            Loaded::Saved(index) => {
-                report.reused = true;
-                report.warnings.extend(self.place.saved_warnings(index.bytes()));
-                Ok(index)
+        if let Loaded::Saved(index) = &loaded {
+            report.reused = true;
+            warnings.extend(self.place.saved_warnings(index.bytes()));
+        }
+        let by_blocks = self.options.by_blocks;
+        report.warnings.extend(warnings.iter().filter_map(|warning| {
+            match warning.strip_prefix(EXCEPT_BY_BLOCKS) {
+                Some(rest) => (!by_blocks).then(|| rest.to_owned()),
+                None => Some(warning.clone()),
             }
+        }));
+        match loaded {
+            Loaded::Saved(index) => Ok(index),
             Loaded::New { bytes, before } => {
                 let index = I::open(bytes).map_err(|fault| self.place.unreadable(fault))?;
                 report.changes =
@@ -314,6 +332,17 @@ pub fn tell_missing(error: DatasetError) -> DatasetError {
         }
         error => error,
     }
+}
+
+/// Opens a file of the dataset, which has to exist.
+///
+/// # Errors
+/// The file does not exist, or the storage is unavailable.
+pub fn open_file<'s>(
+    storage: &'s dyn Storage,
+    path: &'s [u8],
+) -> Result<StoredFile<'s>, DatasetError> {
+    StoredFile::new(storage, path).map_err(|error| tell_missing(error.into()))
 }
 
 /// Refuses duplicate files.

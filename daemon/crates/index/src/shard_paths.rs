@@ -96,7 +96,13 @@ const fn is_file(kind: EntryKind) -> bool {
     matches!(kind, EntryKind::File | EntryKind::Object(_))
 }
 
-fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
+/// Whether a path that a file names leads to a file below its folder.
+pub fn is_below(path: &str) -> bool {
+    !path.contains('\0') && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
+}
+
+/// The path of a name in a folder; the root is empty.
+pub fn below(folder: &[u8], name: &[u8]) -> Vec<u8> {
     if folder.is_empty() { name.to_vec() } else { [folder, name].join(&b'/') }
 }
 

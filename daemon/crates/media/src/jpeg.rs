@@ -250,8 +250,8 @@ fn library_bytes(header: &JpegHeader) -> u64 {
     header.buffered_bytes + LIBRARY_BYTES + LIBRARY_BYTES_PER_COLUMN * u64::from(header.size.width)
 }
 
-/// The maximal memory for decoding besides the pixels: of both decoders, since the second one continues after the
-/// first.
+/// The maximal memory for decoding besides the pixels. It is the sum of the two decoders', since the second one
+/// continues after the first.
 pub fn bytes_beside_pixels(file: &[u8], header: &JpegHeader, channels: u8) -> u64 {
     let area = u64::from(header.size.width) * u64::from(header.size.height);
     let unconverted = match (header.components, channels) {

@@ -8,7 +8,7 @@
 //! the progress count grows at each [`tick`](Outages::tick), so that clients see that the daemon is waiting.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub struct Outages {
     state: Mutex<State>,
     signs: AtomicU64,
     successes: AtomicU64,
+    /// Whether the storage has ever been reachable.
+    has_answered: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +46,8 @@ struct Announced {
     since: Instant,
     path: PathBuf,
     error: String,
+    /// What a success means: "is back", or "answers" if the storage was never reachable before.
+    end: &'static str,
 }
 
 /// An announced outage.
@@ -74,6 +78,7 @@ impl Outages {
             state: Mutex::default(),
             signs: AtomicU64::new(0),
             successes: AtomicU64::new(0),
+            has_answered: AtomicBool::new(false),
         })
     }
 
@@ -91,6 +96,12 @@ impl Outages {
         self.timeout
     }
 
+    /// A call has succeeded: the storage has been reachable.
+    pub fn note_answer(&self) {
+        // Relaxed: only a word of a message depends on it.
+        self.has_answered.store(true, Ordering::Relaxed);
+    }
+
     /// Registers a waiting call.
     pub(super) fn wait(self: &Arc<Self>) -> Waiting {
         let mut state = self.state();
@@ -105,8 +116,10 @@ impl Outages {
         if state.announced.is_some() {
             return;
         }
+        let has_answered = self.has_answered.load(Ordering::Relaxed);
+        let end = if has_answered { "is back" } else { "answers" };
         let announced =
-            Announced { since, path: error.path().to_owned(), error: error.to_string() };
+            Announced { since, path: error.path().to_owned(), error: error.to_string(), end };
         tracing::warn!(
             stream = self.stream,
             "waiting for the storage: {}; it is tried again for up to {} (dataset.outage_timeout)",
@@ -160,6 +173,7 @@ impl Waiting {
     /// The call has succeeded.
     pub(super) fn succeed(&self) {
         self.0.state().has_succeeded = true;
+        self.0.note_answer();
         self.0.successes.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -180,7 +194,8 @@ impl Drop for Waiting {
             tracing::warn!(
                 stream,
                 reads,
-                "the storage is back after {lasted}; {reads} reads waited for it"
+                "the storage {} after {lasted}; {reads} reads waited for it",
+                announced.end
             );
         } else {
             tracing::warn!(stream, reads, "no call waits for the storage any more, after {lasted}");
@@ -229,5 +244,17 @@ mod tests {
         assert!(outages.current().is_some() && outages.successes() == 1);
         drop(second);
         assert_eq!((outages.current(), outages.tick()), (None, 2));
+    }
+
+    #[test]
+    fn storage_is_back_only_if_it_was_reachable_before() {
+        let clock = Clock::manual();
+        let outages = Outages::new("train", Duration::from_secs(60), clock.clone());
+        for expected in ["answers", "is back"] {
+            let waiting = outages.wait();
+            outages.announce(&away(), clock.now());
+            assert_eq!(outages.state().announced.as_ref().unwrap().end, expected);
+            waiting.succeed();
+        }
     }
 }

@@ -237,6 +237,9 @@ impl Patience {
             match self.call(action, &path, &mut call) {
                 Err(error) if self.wait_after(&mut retries, &error) => {}
                 result => {
+                    if result.is_ok() {
+                        self.outages.note_answer();
+                    }
                     if let (Ok(_), Some(retries)) = (&result, &retries) {
                         retries.succeed();
                     }
@@ -285,6 +288,9 @@ impl<'a> Layer for PatientStorage<'a> {
             match listed {
                 Err(error) if entries == 0 && self.patience.wait_after(&mut retries, &error) => {}
                 listed => {
+                    if listed.is_ok() {
+                        self.patience.outages.note_answer();
+                    }
                     if let (Ok(_), Some(retries)) = (&listed, &retries) {
                         retries.succeed();
                     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fetch thread:  opens the sample ─► bytes of the fetch budget ─► reads ─► bytes of the work budget ─► Ready(0)
-//!   work thread:   runs the stages; bytes of both are released when the row is done
+//!   work thread:   runs the stages ─► the row is done ─► releases its bytes to the two budgets
 //! ```
 //! The fetch budget counts the bytes that were read. The work budget counts the bytes for unpacking them, if more than
 //! a work thread's own memory, and the bytes that wait with the row between stages; both are known from the headers of
@@ -47,7 +47,7 @@ pub(crate) struct Gates {
     covered_bytes: u64,
 }
 
-/// A row's bytes of both budgets.
+/// The bytes that a row holds of the fetch budget and of the work budget.
 #[derive(Debug, Default)]
 pub(crate) struct RowPermits {
     pub(crate) fetch: Option<BytePermit>,

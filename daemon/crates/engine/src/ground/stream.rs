@@ -239,6 +239,8 @@ impl Stream {
             })
             .collect();
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
+        // The dataset was opened from this storage.
+        outages.note_answer();
         let config_fingerprint = config.fingerprint(plan.batch_operations());
         let dataset_fingerprint = draws.fingerprint(dataset.fingerprint());
         Ok(Self {
@@ -466,16 +468,18 @@ impl Stream {
     /// A sample's label.
     ///
     /// # Errors
-    /// The index does not have it.
+    /// The index does not have it, or its value is defective.
     pub fn label(&self, id: SampleId) -> Result<i64, String> {
-        self.dataset.label(id).ok_or_else(|| {
-            format!(
-                "the label of sample {} ({}) is not in the index of the dataset: labels are known of folders of classes and \
-                 of manifests with a column of integers or classes; read the others from the batches",
-                id.0,
-                self.sample_path(id).display()
-            )
-        })
+        let reason = match self.dataset.label(id) {
+            Some(Ok(label)) => return Ok(label),
+            Some(Err(defect)) => format!("cannot be read: {defect}"),
+            None => {
+                "is not in the index of the dataset: labels are known of folders of classes and of manifests with a column \
+                 of integers or classes; read the others from the batches"
+                    .to_owned()
+            }
+        };
+        Err(format!("the label of sample {} ({}) {reason}", id.0, self.sample_path(id).display()))
     }
 
     /// A sample's name in messages: its file, or its name within a file of several samples.

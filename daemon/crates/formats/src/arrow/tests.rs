@@ -222,6 +222,10 @@ fn compressed_rows_equal_rows_of_the_plain_file() {
         assert_eq!(all[0].0.dataset.page_bytes(), None);
         // Values of up to 256 bytes are kept in the index.
         assert_eq!(all[1].0.dataset.page_bytes().is_some(), packed == "packed-long");
+        let warnings = all[1].0.report.warnings.join("\n");
+        let has_remedy = warnings.contains("IpcWriteOptions(compression=None)");
+        assert_eq!(has_remedy, packed == "packed-long", "{warnings}");
+        assert!(!warnings.contains("page"), "{warnings}");
     }
     // Bytes and arrays, to the byte.
     let fields = "[dataset.fields]\na = { from = \"image\", as = \"bytes\", missing = \"empty\" }";

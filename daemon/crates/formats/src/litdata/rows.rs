@@ -8,9 +8,9 @@ use forebay_config::DatasetConfig;
 
 use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
-use crate::tables::{Cell, PackedCell, TableFormat, TableKind, Visit};
+use crate::tables::{Cell, PackedCell, Reads, TableFormat, TableKind, Visit};
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::tell_missing;
+use forebay_index::saved_index::open_file;
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::Bytes;
 use forebay_storage::Storage;
@@ -34,6 +34,8 @@ const TABLES: TableFormat = TableFormat {
     listed,
     columns: |chunk| (arrow::TABLES.columns)(&ArrowRows::of(chunk)?),
     rows,
+    part: "buffer",
+    uncompressed: "without `compression`",
 };
 
 /// Whether the items of a folder are rows of Arrow: `index.json` has `types`, and the first chunk contains an Arrow
@@ -56,8 +58,7 @@ fn listed(
     storage: &dyn Storage,
     _config: &DatasetConfig,
 ) -> Result<Option<Vec<Vec<u8>>>, DatasetError> {
-    let file = StoredFile::new(storage, INDEX.as_bytes()).map_err(DatasetError::from);
-    let file = file.map_err(tell_missing)?;
+    let file = open_file(storage, INDEX.as_bytes())?;
     let index: Index = serde_json::from_slice(&file.read_whole(MAX_INDEX_BYTES)?)
         .map_err(|error| file.fault(format!("it is not an index of LitData: {error}")))?;
     let names = index.chunks.iter().map(|chunk| arrow::path_below(&file, &chunk.filename));
@@ -67,7 +68,7 @@ fn listed(
 fn rows(
     chunk: &dyn Bytes,
     wanted: &[usize],
-    piece: u64,
+    reads: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
     let rows = ArrowRows::of(chunk)?;
@@ -83,7 +84,7 @@ fn rows(
         }));
         visit(row, &cells)
     };
-    (arrow::TABLES.rows)(&rows, wanted, piece, &mut moved)
+    (arrow::TABLES.rows)(&rows, wanted, reads, &mut moved)
 }
 
 /// The Arrow file within a chunk.

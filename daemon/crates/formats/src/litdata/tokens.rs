@@ -5,6 +5,7 @@ use forebay_protocol::tensor::DType;
 
 use super::Index;
 use crate::records::{lit_dtype, lit_tensor_dtype};
+use forebay_index::shard_paths::is_below;
 
 /// LitData's name of the item loader.
 pub(super) const LOADER: &str = "TokensLoader";
@@ -67,7 +68,7 @@ impl TokenChunks {
             let tokens = chunk.dim.ok_or_else(|| {
                 format!("it does not say how many tokens (dim) the chunk {name:?} has")
             })?;
-            if name.contains(['/', '\0']) || matches!(&name[..], "" | "." | "..") {
+            if name.contains('/') || !is_below(&name) {
                 return Err(format!("it names the chunk {name:?}, which is no file of its folder"));
             }
             Ok(TokenChunk { name: name.into_bytes(), items, tokens })

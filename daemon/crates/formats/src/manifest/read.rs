@@ -3,12 +3,11 @@
 use super::paths::Paths;
 use super::rules::FoundClasses;
 use super::table::Table;
+use super::tabular::RowsCallback;
 use crate::columns::{ColumnRule, Labels};
 use crate::fields::{Form, Missing};
 use crate::number_lists::ListForm;
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::opening::OpenOptions;
-use forebay_dataset::progress::ScanProgress;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
 use forebay_index::saved_index::Request;
@@ -19,7 +18,7 @@ const ROWS_PER_REPORT: u64 = 4096;
 
 /// The state of reading all manifests.
 pub(super) struct Reading<'a> {
-    options: OpenOptions<'a>,
+    progress: RowsCallback<'a>,
     limit: Option<u64>,
     rules: &'a [ColumnRule],
     /// By rule.
@@ -45,11 +44,12 @@ impl<'a> Reading<'a> {
     pub(super) fn new(
         request: &'a Request<'_>,
         rules: &'a [ColumnRule],
+        progress: RowsCallback<'a>,
     ) -> Result<Self, DatasetError> {
         let are_found =
             |rule: &ColumnRule| rule.classes.as_ref().is_some_and(|classes| classes.are_sorted);
         Ok(Self {
-            options: request.options,
+            progress,
             limit: request.config.limit,
             rules,
             labels: rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect(),
@@ -105,12 +105,10 @@ impl<'a> Reading<'a> {
         let mut resolved: Vec<Vec<u8>> = vec![Vec::new(); self.rules.len()];
         while table.next(false)? {
             self.rows += 1;
-            if self.rows.is_multiple_of(ROWS_PER_REPORT) {
-                let samples = self.draft.samples();
-                let seen = ScanProgress { samples, ..ScanProgress::default() };
-                if (self.options.progress)(seen).is_break() {
-                    return Err(DatasetError::Cancelled);
-                }
+            if self.rows.is_multiple_of(ROWS_PER_REPORT)
+                && (self.progress)(self.draft.samples()).is_break()
+            {
+                return Err(DatasetError::Cancelled);
             }
             if self.is_over() {
                 break;

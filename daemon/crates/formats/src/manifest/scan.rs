@@ -1,5 +1,7 @@
 //! Reads manifests for an index.
 
+use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::Manifest;
@@ -8,12 +10,13 @@ use super::read::Reading;
 use super::rules::{SeenColumn, infer_rules, settle_forms};
 use super::source::unpacked;
 use super::table::{Kind, Table};
-use super::tabular::{self, Lines, Wanted};
+use super::tabular::{self, Lines, RowsCallback, Wanted};
 use crate::columns::{ColumnRule, read_rules, rules_text};
-use crate::fields::Missing;
 use crate::indexed::{Format, Opening};
+use crate::tables::Reads;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_dataset::progress::{FilesRead, ScanProgress};
+use forebay_index::saved_index::{now_seconds, open_file};
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::{Storage, StorageError, codec_of};
 
@@ -29,22 +32,24 @@ fn window(lists: &dyn Storage) -> usize {
     if lists.remote_root().is_some() { REMOTE_WINDOW } else { LOCAL_WINDOW }
 }
 
-fn open_file<'f>(lists: &'f dyn Storage, path: &'f [u8]) -> Result<StoredFile<'f>, DatasetError> {
-    StoredFile::new(lists, path).map_err(|error| tell_missing(error.into()))
+fn reads(lists: &dyn Storage) -> Reads {
+    Reads { piece: window(lists) as u64, is_local: lists.remote_root().is_none() }
 }
 
 /// The rows of a manifest.
 ///
 /// # Errors
-/// As [`Table::of`].
+/// As [`Table::of`] and [`Lines::read`].
 fn open_table<'f>(
     file: &'f StoredFile<'f>,
     path: &[u8],
-    window: usize,
+    lists: &dyn Storage,
     wanted: Wanted<'_>,
+    progress: RowsCallback<'_>,
 ) -> Result<Table<'f>, DatasetError> {
+    let window = window(lists);
     if let Some(format) = tabular::format_of(path) {
-        let lines = Lines::read(file, format, window as u64, wanted)?;
+        let lines = Lines::read(file, format, reads(lists), wanted, progress)?;
         return Table::of(Box::new(lines), Kind::Json, window);
     }
     let kind = Kind::of(path);
@@ -54,11 +59,14 @@ fn open_table<'f>(
     }
 }
 
+/// The first rows, which are too few for a report of progress.
+const HEAD: Wanted<'_> = Wanted { columns: None, rows: Some(SEEN_ROWS as u64) };
+const UNREPORTED: RowsCallback<'_> = &|_| ControlFlow::Continue(());
+
 /// The columns of the first manifest, with the values of its first rows.
 fn look(lists: &dyn Storage, path: &[u8]) -> Result<Vec<SeenColumn>, DatasetError> {
     let file = open_file(lists, path)?;
-    let head = Wanted { columns: None, rows: Some(SEEN_ROWS as u64) };
-    seen_columns(open_table(&file, path, window(lists), head)?)
+    seen_columns(open_table(&file, path, lists, HEAD, UNREPORTED)?)
 }
 
 /// The columns of a table, with the values of its first rows.
@@ -101,13 +109,11 @@ pub(crate) fn named_pictures(
 ) -> Result<Option<NamedPictures>, DatasetError> {
     let Some(format) = tabular::format_of(path) else { return Ok(None) };
     let file = open_file(storage, path)?;
-    let head = Wanted { columns: None, rows: Some(SEEN_ROWS as u64) };
-    let window = window(storage);
-    let lines = Lines::read(&file, format, window as u64, head)?;
+    let lines = Lines::read(&file, format, reads(storage), HEAD, UNREPORTED)?;
     if lines.has_bytes {
         return Ok(None);
     }
-    let seen = seen_columns(Table::of(Box::new(lines), Kind::Json, window)?)?;
+    let seen = seen_columns(Table::of(Box::new(lines), Kind::Json, window(storage))?)?;
     let Some(column) = seen.iter().find(|column| column.names_pictures()) else { return Ok(None) };
     let folder = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let paths = Paths::new(root, &path[..folder], storage.remote_root().is_some());
@@ -162,7 +168,17 @@ pub(super) fn make(
     opening.request.check_limit()?;
     let manifests = Manifest::files(opening)?;
     let mut rules = rules(opening, &manifests[0], warnings)?;
-    let mut reading = Reading::new(&opening.request, &rules)?;
+    let (done, most) = (Cell::new(0_u64), Cell::new(0));
+    let all = manifests.len() as u64;
+    // The rows of a table are read twice: from its file, and as lines.
+    let progress = |samples: u64| {
+        most.set(samples.max(most.get()));
+        let millionths = u32::try_from(done.get() * 1_000_000 / all).unwrap_or(u32::MAX);
+        let files = Some(FilesRead { done: done.get(), all, bytes: 0, millionths });
+        let seen = ScanProgress { samples: most.get(), files, ..ScanProgress::default() };
+        (opening.request.options.progress)(seen)
+    };
+    let mut reading = Reading::new(&opening.request, &rules, &progress)?;
     for path in &manifests {
         if reading.is_over() {
             break;
@@ -171,7 +187,9 @@ pub(super) fn make(
         let names: Vec<_> =
             rules.iter().flat_map(|rule| &rule.rule.from).map(String::as_str).collect();
         let wanted = Wanted { columns: Some(&names), rows: reading.max_rows() };
-        let table = open_table(&file, path, window(opening.lists), wanted)?;
+        let before = reading.draft.samples();
+        let table =
+            open_table(&file, path, opening.lists, wanted, &|rows| progress(before + rows))?;
         let end = match opening.keys.root {
             Some(_) => 0,
             None => path.iter().rposition(|byte| *byte == b'/').unwrap_or(0),
@@ -179,20 +197,13 @@ pub(super) fn make(
         let is_contained = opening.storage.remote_root().is_some();
         let paths = Paths::new(&opening.data_root, &path[..end], is_contained);
         reading.read(path, file.stamp, table, &paths)?;
+        done.set(done.get() + 1);
     }
     let Reading { found, draft, listed, skipped, missing, lists, .. } = reading;
     let form = "a sample is named by its manifest and its line, as in train.csv:17";
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
-    for (rule, missing) in rules.iter_mut().zip(missing) {
-        let name = &rule.rule.name;
-        if missing > 0 && rule.rule.missing == Missing::Error {
-            warnings.push(format!(
-                "{missing} rows have no {}, and are bad samples; set dataset.fields.{name}.missing to \"skip\" to leave \
-                 them out",
-                rule.rule.from.join(" or ")
-            ));
-        }
-    }
+    let lacking = rules.iter().zip(missing);
+    warnings.extend(lacking.filter_map(|(rule, rows)| rule.rule.lacking_warning(rows, "rows")));
     for (rule, found) in rules.iter_mut().zip(found) {
         if let Some(classes) = rule.classes.as_mut().filter(|classes| classes.are_sorted) {
             classes.names = found.into_names();

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use super::source::Source;
 use crate::records::{Encoding, Number};
-use crate::tables::{Cell, TableColumn, TableFormat};
+use crate::tables::{Cell, ROWS_PER_QUESTION, Reads, TableColumn, TableFormat};
 use crate::{arrow, parquet};
 use forebay_dataset::ArrayValue;
 use forebay_dataset::error::DatasetError;
@@ -37,6 +37,9 @@ pub(crate) struct Wanted<'w> {
     pub(crate) rows: Option<u64>,
 }
 
+/// Receives the number of rows read so far, at intervals; `Break` stops the scan.
+pub(super) type RowsCallback<'r> = &'r dyn Fn(u64) -> ControlFlow<()>;
+
 /// A table's rows as lines of JSON.
 pub(crate) struct Lines<'f> {
     file: &'f StoredFile<'f>,
@@ -57,12 +60,13 @@ struct Used<'c> {
 
 impl<'f> Lines<'f> {
     /// # Errors
-    /// The file is damaged or too long, or the storage fails.
-    pub(crate) fn read(
+    /// The file is damaged or too long, the storage fails, or `progress` stops the scan.
+    pub(super) fn read(
         file: &'f StoredFile<'f>,
         format: &TableFormat,
-        piece: u64,
+        reads: Reads,
         wanted: Wanted<'_>,
+        progress: RowsCallback<'_>,
     ) -> Result<Self, DatasetError> {
         let columns = (format.columns)(file)?;
         let mut places = Vec::new();
@@ -74,10 +78,14 @@ impl<'f> Lines<'f> {
             })
             .collect();
         // Values of different columns are far from each other, so each has its window.
-        let size = WindowSize::fixed((piece / used.len().max(1) as u64).max(MIN_WINDOW_BYTES));
+        let size =
+            WindowSize::fixed((reads.piece / used.len().max(1) as u64).max(MIN_WINDOW_BYTES));
         let mut windows: Vec<_> = used.iter().map(|_| Window::new(file, size)).collect();
         let (mut text, mut has_bytes) = (Vec::new(), false);
         let mut visit = |row: u64, cells: &[Cell]| {
+            if row.is_multiple_of(ROWS_PER_QUESTION) && progress(row).is_break() {
+                return Err(DatasetError::Cancelled);
+            }
             let is_there = |cell: Option<&Cell>| {
                 cell.is_some_and(|cell| !matches!(cell, Cell::Null | Cell::Unread(_)))
             };
@@ -106,7 +114,7 @@ impl<'f> Lines<'f> {
                 _ => ControlFlow::Continue(()),
             })
         };
-        (format.rows)(file, &places, piece, &mut visit)?;
+        (format.rows)(file, &places, reads, &mut visit)?;
         Ok(Self { file, text, at: 0, has_bytes })
     }
 }

@@ -97,6 +97,18 @@ fn fields(opened: &Opened) -> Vec<&str> {
 }
 
 #[test]
+fn bad_label_is_given_with_its_defect() {
+    let made = Fixture::new(&[("train.csv", "text,label\na,3\nb,\nc,x\n")])
+        .with("[dataset.fields]\nlabel = { from = \"label\", as = \"integer\" }");
+    let opened = made.open_path("data/train.csv").unwrap();
+    let label = |id| opened.dataset.label(SampleId(id)).unwrap();
+    assert_eq!(label(0).unwrap(), 3);
+    for id in [1, 2] {
+        assert_eq!(label(id).unwrap_err().0, sample(&opened, id).unwrap_err());
+    }
+}
+
+#[test]
 fn column_types_are_inferred_from_values() {
     let made = Fixture::new(&[
         (

@@ -193,6 +193,15 @@ fn limit_applies_to_the_samples_own_bytes() {
 }
 
 #[test]
+fn costs_of_single_samples_are_reported_only_without_blocks() {
+    let (_folder, [in_blocks, single]) = opened(FIELDS);
+    assert_eq!(in_blocks.report.warnings, [""; 0]);
+    assert!(single.report.reused);
+    let [warning] = &single.report.warnings[..] else { panic!("{:?}", single.report.warnings) };
+    assert!(warning.starts_with("the values of image lie in compressed pages"), "{warning}");
+}
+
+#[test]
 fn files_without_compressed_pages_have_no_blocks() {
     let folder = tempfile::tempdir().unwrap();
     write_aged(&folder.path().join("one.parquet"), &fixture("one.parquet"));

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +10,10 @@ use super::footer::{Footer, Leaf};
 use super::pages::Pages;
 use crate::conformance::{self, Format};
 use crate::open;
-use crate::tables::{Cell, read_in_memory};
+use crate::tables::{Cell, Reads, read_in_memory};
 use crate::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
 use forebay_dataset::{DatasetError, OpenOptions, Opened};
-use forebay_index::window::{InMemory, Window, WindowSize};
+use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 use forebay_storage::location::{Location, Unit};
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -269,6 +270,7 @@ fn long_values_in_compressed_pages_equal_the_written_bytes() {
         assert!((600..60_000).contains(&page_bytes), "{page_bytes}");
         let warnings = opened.report.warnings.join("\n");
         assert!(warnings.contains("bytes read for each one used"), "{codec}: {warnings}");
+        assert!(warnings.contains("compression=\"none\" and use_dictionary=False"), "{warnings}");
     }
 }
 
@@ -456,6 +458,55 @@ fn class_names_are_copied_once_for_all_columns() {
     assert!(std::sync::Arc::ptr_eq(&columns[0].classes, &columns[1_999].classes));
 }
 
+/// A file in memory, and the lengths of its reads.
+struct Counted<'a>(InMemory<'a>, RefCell<Vec<u64>>);
+
+impl Bytes for Counted<'_> {
+    fn length(&self) -> u64 {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, length: u64, buffer: &mut Vec<u8>) -> Result<(), DatasetError> {
+        self.1.borrow_mut().push(length);
+        self.0.read(offset, length, buffer)
+    }
+
+    fn fault(&self, reason: String) -> DatasetError {
+        self.0.fault(reason)
+    }
+}
+
+/// A file with a column `a` of three values of 20,000 bytes, uncompressed in one page.
+fn long_values() -> Vec<u8> {
+    let value = [&20_000_u32.to_le_bytes()[..], &[7; 20_000]].concat();
+    let size = number(2 * 3 * value.len() as u64);
+    let head = [b"\x15\0\x15", &size[..], b"\x15", &size, b"\x2c\x15\x06\x15\0\0\0"].concat();
+    let page = [&head[..], &value, &value, &value].concat();
+    let size = number(2 * page.len() as u64);
+    let schema = b"\x15\x02\x19\x2c\x48\x01r\x15\x02\0\x15\x0c\x38\x01a\0\x16\x06";
+    let chunk = [b"\x3c\x45\0\x26", &size[..], b"\x16", &size, b"\x26\x08\0\0"].concat();
+    let footer = [&schema[..], b"\x19\x1c\x19\x1c", &chunk, b"\x26\x06\0\0"].concat();
+    let size = u32::try_from(footer.len()).unwrap().to_le_bytes();
+    [b"PAR1", &page[..], &footer, &size, b"PAR1"].concat()
+}
+
+#[test]
+fn lengths_of_long_values_are_read_alone_from_local_files_only() {
+    let table = long_values();
+    for (is_local, expected) in [(true, 3), (false, 0)] {
+        let file = Counted(InMemory(&table), RefCell::default());
+        let mut rows = 0;
+        let mut visit = |_: u64, cells: &[Cell]| {
+            assert!(matches!(cells, [Cell::At { length: 20_000, .. }]), "{cells:?}");
+            rows += 1;
+            Ok(std::ops::ControlFlow::Continue(()))
+        };
+        (TABLES.rows)(&file, &[0], Reads { piece: 1 << 20, is_local }, &mut visit).unwrap();
+        let short = file.1.borrow().iter().filter(|length| **length == 16).count();
+        assert_eq!((rows, short), (3, expected));
+    }
+}
+
 /// The number of cells in memory for each column of the first group.
 fn held(file: &[u8]) -> Vec<usize> {
     let file = InMemory(file);
@@ -494,7 +545,8 @@ fn small_file_with_too_many_rows_is_refused() {
     assert!(table.len() < 50_000, "{}", table.len());
     let rows = |columns: &[usize]| {
         let mut count = 0_u64;
-        let found = (TABLES.rows)(&InMemory(&table), columns, 1 << 16, &mut |_, _: &[Cell]| {
+        let reads = Reads { piece: 1 << 16, is_local: true };
+        let found = (TABLES.rows)(&InMemory(&table), columns, reads, &mut |_, _: &[Cell]| {
             count += 1;
             Ok(std::ops::ControlFlow::Continue(()))
         });

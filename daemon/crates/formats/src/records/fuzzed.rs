@@ -6,10 +6,9 @@ use super::encoding::Encoding;
 use super::packed::{Frame, read_frames, record_bytes};
 use super::rules::RecordRule;
 use super::scan::read_table;
-use forebay_dataset::error::DatasetError;
 use forebay_dataset::{ArrayValue, FieldValue};
 use forebay_index::shards::Extent;
-use forebay_index::window::MAX_PART_BYTES;
+use forebay_index::window::{InMemory, MAX_PART_BYTES};
 use forebay_storage::codec::Codec;
 
 /// Parses a record once for each encoding of its columns. Gives each array's type, elements and bytes.
@@ -36,16 +35,6 @@ pub(crate) fn read_for_fuzzing(record: &[u8], mut array: impl FnMut(&ArrayValue<
     }
 }
 
-/// The bytes of a shard in memory.
-fn read_of(shard: &[u8]) -> impl Fn(u64, u64, &mut Vec<u8>) -> Result<(), DatasetError> {
-    |offset, length, buffer| {
-        let start = usize::try_from(offset).unwrap();
-        buffer.clear();
-        buffer.extend_from_slice(&shard[start..start + usize::try_from(length).unwrap()]);
-        Ok(())
-    }
-}
-
 /// Reads the table of a shard in memory. Gives the range of each sample, and checks the unpacked size of zstd frames.
 ///
 /// # Errors
@@ -65,8 +54,7 @@ pub(crate) fn read_table_for_fuzzing(
         }
         Ok(())
     };
-    read_table(shard.len() as u64, samples, read_of(shard), visit)
-        .map_err(|fault| format!("{fault:?}"))
+    read_table(&InMemory(shard), samples, visit).map_err(|fault| format!("{fault:?}"))
 }
 
 /// Reads the table of a shard of frames in memory. Gives for each frame its offset, its compressed and its unpacked
@@ -86,6 +74,5 @@ pub(crate) fn read_frames_for_fuzzing(
         visit(plain(&frame.place), frame.unpacked_bytes, &records);
         Ok(())
     };
-    read_frames(shard.len() as u64, samples, read_of(shard), visit)
-        .map_err(|fault| format!("{fault:?}"))
+    read_frames(&InMemory(shard), samples, visit).map_err(|fault| format!("{fault:?}"))
 }

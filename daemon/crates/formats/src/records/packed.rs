@@ -19,9 +19,9 @@ use super::scan::TableFault;
 use forebay_dataset::SampleBlocks;
 use forebay_dataset::blocks::PageBytes;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::SavedIndex;
+use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, SavedIndex};
 use forebay_index::shards::{Extent, ScannedShard, ShardIndex};
-use forebay_index::window::MAX_PART_BYTES;
+use forebay_index::window::{Bytes, MAX_PART_BYTES};
 use forebay_protocol::ids::SampleId;
 use forebay_storage::codec::Codec;
 use forebay_storage::location::Packed;
@@ -111,7 +111,7 @@ pub(super) fn warning(all: &[FramesRead]) -> Option<String> {
         (sum(|read| read.records), sum(|read| read.record_bytes), sum(|read| read.frame_bytes));
     (read / 2 > own).then(|| {
         format!(
-            "samples are compressed together, and a zstd frame is read and unpacked for each: {} KiB for {} KiB, {:.1} bytes \
+            "{EXCEPT_BY_BLOCKS}samples are compressed together, and a zstd frame is read and unpacked for each: {} KiB for {} KiB, {:.1} bytes \
              read for each one used; order.shuffle = \"blocks\" reads each frame once, a cache ([cache]) keeps the samples \
              alone, or write them with compression_level=\"sample\"",
             (read / records.max(1)).div_ceil(1024),
@@ -192,14 +192,47 @@ pub(super) fn record_bytes(place: Extent, head: &[u8]) -> Result<u64, String> {
 /// The number of samples differs from the description, the frames do not contain the samples in order and without gaps
 /// up to the end of the file, or as [`check_sizes`].
 pub(super) fn read_frames(
-    length: u64,
+    file: &dyn Bytes,
     samples: u64,
-    read: impl Fn(u64, u64, &mut Vec<u8>) -> Result<(), DatasetError>,
     mut visit: impl FnMut(&Frame) -> Result<(), DatasetError>,
 ) -> Result<(), TableFault> {
-    let broken = |reason: String| TableFault::Broken(reason);
+    let frames = read_prefix(file, samples)?;
+    let table = ends_end(samples);
+    let next_byte = table + FRAME_BYTES as u64 * frames;
+    let (sample_ends, sample_ends_end) = (Vec::new(), 0);
+    let mut walk = Frames {
+        file,
+        samples,
+        next_sample: 0,
+        next_byte,
+        before: 0,
+        sample_ends,
+        sample_ends_end,
+    };
+    let mut records = Vec::new();
+    let mut first = 0;
+    while first < frames {
+        let step = FRAMES_STEP.min(frames - first);
+        let start = table + FRAME_BYTES as u64 * first;
+        file.read(start, FRAME_BYTES as u64 * step, &mut records)?;
+        for record in records.chunks_exact(FRAME_BYTES) {
+            visit(&walk.next(record)?)?;
+        }
+        first += step;
+    }
+    walk.finish()
+}
+
+/// Where the ends of the samples end in a table. No overflow: the number of samples has 32 bits.
+fn ends_end(samples: u64) -> u64 {
+    PREFIX_BYTES + 4 * (samples + 1)
+}
+
+/// Checks the numbers before the table, and gives the number of frames.
+fn read_prefix(file: &dyn Bytes, samples: u64) -> Result<u64, TableFault> {
+    let length = file.length();
     let cut_off = || {
-        broken(format!(
+        TableFault::Broken(format!(
             "it has {length} bytes, which is less than the table of its {samples} samples takes: it is cut off, or index.json \
              is another one's"
         ))
@@ -208,94 +241,124 @@ pub(super) fn read_frames(
         return Err(cut_off());
     }
     let mut prefix = Vec::new();
-    read(0, PREFIX_BYTES, &mut prefix).map_err(TableFault::Read)?;
+    file.read(0, PREFIX_BYTES, &mut prefix)?;
     if !prefix.starts_with(MAGIC) {
-        return Err(broken(
+        return Err(TableFault::Broken(
             "it does not begin as a chunk of compression_level \"batch\" does: it is damaged, or index.json is another one's"
                 .to_owned(),
         ));
     }
     let version = prefix[8..].first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes));
     if version != VERSION {
-        return Err(broken(format!("its frames are of version {version}, and {VERSION} is read")));
+        let reason = format!("its frames are of version {version}, and {VERSION} is read");
+        return Err(TableFault::Broken(reason));
     }
     let (found, frames) = (number(&prefix, 12), number(&prefix, 20));
     if found != samples {
-        return Err(broken(format!("it has {found} samples, and {samples} by index.json")));
+        let reason = format!("it has {found} samples, and {samples} by index.json");
+        return Err(TableFault::Broken(reason));
     }
-    // 32-bit numbers: no overflow.
-    let table = PREFIX_BYTES + 4 * (samples + 1);
-    let first_frame = table + FRAME_BYTES as u64 * frames;
-    if first_frame > length {
-        return Err(cut_off());
+    match ends_end(samples) + FRAME_BYTES as u64 * frames > length {
+        true => Err(cut_off()),
+        false => Ok(frames),
     }
-    let (mut next_sample, mut next_byte, mut before) = (0, first_frame, 0);
-    let (mut records, mut offsets, mut offsets_end) = (Vec::new(), Vec::new(), 0);
-    let mut first = 0;
-    while first < frames {
-        let step = FRAMES_STEP.min(frames - first);
-        let start = table + FRAME_BYTES as u64 * first;
-        read(start, FRAME_BYTES as u64 * step, &mut records).map_err(TableFault::Read)?;
-        for record in records.chunks_exact(FRAME_BYTES) {
-            let (first_sample, count) = (number(record, 0), number(record, 4));
-            let offset = record[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            let place = Extent { offset, bytes: number(record, 16) };
-            let unpacked_bytes = number(record, 20);
-            if first_sample != next_sample || count == 0 || count > samples - next_sample {
-                return Err(broken(format!(
-                    "its frame at byte {offset} is to have {count} samples from {first_sample} on, and {next_sample} of \
-                     {samples} lie before it: it is damaged"
-                )));
-            }
-            let end = offset.checked_add(place.bytes).filter(|end| *end <= length);
-            let Some(end) = end.filter(|_| offset == next_byte) else {
-                return Err(broken(format!(
-                    "its frame of {} bytes is to begin at byte {offset} and not at {next_byte}, and the file has {length}: it \
-                     is cut off or damaged",
-                    place.bytes
-                )));
-            };
-            check_sizes(place, unpacked_bytes).map_err(broken)?;
-            let mut frame = Frame { place, unpacked_bytes, records: Vec::new() };
-            let base = before;
-            for sample in next_sample..next_sample + count {
-                if sample == offsets_end {
-                    let step = OFFSETS_STEP.min(samples - sample);
-                    // A sample's own number is where it ends.
-                    let start = PREFIX_BYTES + 4 * (sample + 1);
-                    read(start, 4 * step, &mut offsets).map_err(TableFault::Read)?;
-                    offsets_end = sample + step;
-                }
-                let place = offsets.len() as u64 - 4 * (offsets_end - sample);
-                let end = number(&offsets, usize::try_from(place).unwrap_or(usize::MAX));
-                if end < before || end - base > unpacked_bytes {
-                    return Err(broken(format!(
-                        "its sample {sample} lies from byte {before} to {end} of what its frames unpack to, and its frame \
-                         from {base} to {}: it is damaged",
-                        base + unpacked_bytes
-                    )));
-                }
-                frame.records.push(Extent { offset: before - base, bytes: end - before });
-                before = end;
-            }
-            if before - base != unpacked_bytes {
-                return Err(broken(format!(
-                    "its frame at byte {offset} unpacks to {unpacked_bytes} bytes, and its samples have {}: it is damaged",
-                    before - base
-                )));
-            }
-            visit(&frame).map_err(TableFault::Read)?;
-            (next_sample, next_byte) = (next_sample + count, end);
+}
+
+/// The position in the table of a shard of frames.
+struct Frames<'f> {
+    file: &'f dyn Bytes,
+    samples: u64,
+    /// The first sample and the offset of the next frame.
+    next_sample: u64,
+    next_byte: u64,
+    /// The end of the sample before, in the unpacked bytes of all frames.
+    before: u64,
+    /// The ends of some samples, up to the sample `sample_ends_end`.
+    sample_ends: Vec<u8>,
+    sample_ends_end: u64,
+}
+
+impl Frames<'_> {
+    /// The next frame, from its record in the table.
+    fn next(&mut self, record: &[u8]) -> Result<Frame, TableFault> {
+        let (first_sample, count) = (number(record, 0), number(record, 4));
+        let offset = record[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let place = Extent { offset, bytes: number(record, 16) };
+        let unpacked_bytes = number(record, 20);
+        let Self { samples, next_sample, next_byte, .. } = *self;
+        if first_sample != next_sample || count == 0 || count > samples - next_sample {
+            return Err(TableFault::Broken(format!(
+                "its frame at byte {offset} is to have {count} samples from {first_sample} on, and {next_sample} of {samples} \
+                 lie before it: it is damaged"
+            )));
         }
-        first += step;
+        let length = self.file.length();
+        let end = offset.checked_add(place.bytes).filter(|end| *end <= length);
+        let Some(end) = end.filter(|_| offset == next_byte) else {
+            return Err(TableFault::Broken(format!(
+                "its frame of {} bytes is to begin at byte {offset} and not at {next_byte}, and the file has {length}: it is \
+                 cut off or damaged",
+                place.bytes
+            )));
+        };
+        check_sizes(place, unpacked_bytes).map_err(TableFault::Broken)?;
+        let mut frame = Frame { place, unpacked_bytes, records: Vec::new() };
+        self.add_records(&mut frame, count)?;
+        (self.next_sample, self.next_byte) = (next_sample + count, end);
+        Ok(frame)
     }
-    match (next_sample == samples, next_byte == length) {
-        (true, true) => Ok(()),
-        (false, _) => {
-            Err(broken(format!("its frames hold {next_sample} of its {samples} samples")))
+
+    /// Adds the records of a frame, which have to fill its unpacked bytes.
+    fn add_records(&mut self, frame: &mut Frame, count: u64) -> Result<(), TableFault> {
+        let (base, unpacked_bytes) = (self.before, frame.unpacked_bytes);
+        for sample in self.next_sample..self.next_sample + count {
+            let (before, end) = (self.before, self.end_of(sample)?);
+            if end < before || end - base > unpacked_bytes {
+                return Err(TableFault::Broken(format!(
+                    "its sample {sample} lies from byte {before} to {end} of what its frames unpack to, and its frame from \
+                     {base} to {}: it is damaged",
+                    base + unpacked_bytes
+                )));
+            }
+            frame.records.push(Extent { offset: before - base, bytes: end - before });
+            self.before = end;
         }
-        (true, false) => {
-            Err(broken(format!("its frames end at byte {next_byte}, and the file has {length}")))
+        match self.before - base == unpacked_bytes {
+            true => Ok(()),
+            false => Err(TableFault::Broken(format!(
+                "its frame at byte {} unpacks to {unpacked_bytes} bytes, and its samples have {}: it is damaged",
+                frame.place.offset,
+                self.before - base
+            ))),
+        }
+    }
+
+    /// The end of a sample in the unpacked bytes of all frames. Samples are asked for in their order.
+    fn end_of(&mut self, sample: u64) -> Result<u64, DatasetError> {
+        if sample == self.sample_ends_end {
+            let step = OFFSETS_STEP.min(self.samples - sample);
+            // The table begins with the start of the first sample.
+            let start = PREFIX_BYTES + 4 * (sample + 1);
+            self.file.read(start, 4 * step, &mut self.sample_ends)?;
+            self.sample_ends_end = sample + step;
+        }
+        let place = self.sample_ends.len() as u64 - 4 * (self.sample_ends_end - sample);
+        Ok(number(&self.sample_ends, usize::try_from(place).unwrap_or(usize::MAX)))
+    }
+
+    /// Checks that the frames have all samples and end with the file.
+    fn finish(&self) -> Result<(), TableFault> {
+        let Self { samples, next_sample, next_byte, .. } = self;
+        let length = self.file.length();
+        if next_sample != samples {
+            let reason = format!("its frames hold {next_sample} of its {samples} samples");
+            return Err(TableFault::Broken(reason));
+        }
+        match *next_byte == length {
+            true => Ok(()),
+            false => Err(TableFault::Broken(format!(
+                "its frames end at byte {next_byte}, and the file has {length}"
+            ))),
         }
     }
 }

@@ -6,10 +6,11 @@ use super::rules::{first_of, infer, read_rules, settle};
 use super::{Layout, Records, refuse};
 use crate::indexed::Opening;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::{refuse_twice, tell_missing};
+use forebay_index::saved_index::{open_file, refuse_twice};
+use forebay_index::shard_paths::is_below;
 use forebay_index::shards::{Extent, Pace, ScannedShard};
 use forebay_index::stored_file::StoredFile;
-use forebay_index::window::{Window, WindowSize};
+use forebay_index::window::{Bytes, Window, WindowSize};
 use forebay_storage::codec::Codec;
 use forebay_storage::{Storage, StorageError};
 
@@ -25,15 +26,13 @@ const LOOKS_PER_ASK: u64 = 4096;
 pub(super) fn describe<D: Description>(
     opening: &Opening<'_, Records<D>>,
 ) -> Result<Described, DatasetError> {
-    let file = StoredFile::new(opening.storage, DESCRIPTION.as_bytes());
-    let file = file.map_err(|error| tell_missing(error.into()))?;
+    let file = open_file(opening.storage, DESCRIPTION.as_bytes())?;
     let text = file.read_whole(MAX_DESCRIPTION_BYTES)?;
     let described = D::describe(&text).map_err(|reason| file.fault(reason))?;
     let packed = described.shards.iter().filter_map(|shard| shard.compression.as_ref());
     let packed = packed.filter_map(|compression| compression.path.as_ref());
     for path in described.shards.iter().map(|shard| &shard.path).chain(packed) {
-        let mut parts = path.split('/');
-        if path.contains('\0') || parts.any(|part| matches!(part, "" | "." | "..")) {
+        if !is_below(path) {
             return Err(file.fault(format!(
                 "it names the shard {path:?}, which is no path within its folder"
             )));
@@ -104,8 +103,6 @@ pub(crate) struct RecordScan {
     /// The number of sizes to read at the start of each record.
     pub(super) sized: usize,
     pub(super) packing: Packing,
-    /// Whether a frame is read once for all of its records.
-    pub(super) by_blocks: bool,
 }
 
 impl RecordScan {
@@ -168,8 +165,7 @@ impl ShardScan<'_> {
         let length = file.stamp.bytes;
         let mut window = Window::new(file, WindowSize::LOCAL);
         let step = if self.sized > 0 { LOOKS_PER_ASK } else { TABLE_STEP };
-        let read = |offset, length, buffer: &mut Vec<u8>| file.read(offset, length, buffer);
-        read_table(length, samples, read, |extent| {
+        read_table(file, samples, |extent| {
             self.ask(shard, step, extent.offset, length)?;
             shard.push_numbered(extent, file)?;
             let head = 4 * self.sized as u64;
@@ -190,9 +186,8 @@ impl ShardScan<'_> {
     ) -> Result<(), TableFault> {
         let length = file.stamp.bytes;
         let mut window = Window::new(file, WindowSize::for_storage(self.storage));
-        let read = |offset, length, buffer: &mut Vec<u8>| file.read(offset, length, buffer);
         let mut sizes = Vec::new();
-        read_table(length, samples, read, |extent| {
+        read_table(file, samples, |extent| {
             self.ask(shard, LOOKS_PER_ASK, extent.offset, length)?;
             let head = window.get(extent.offset, extent.bytes.min(Codec::MAX_ZSTD_HEAD_BYTES))?;
             let bytes = packed::record_bytes(extent, head).map_err(|reason| file.fault(reason))?;
@@ -215,9 +210,8 @@ impl ShardScan<'_> {
         samples: u64,
     ) -> Result<(), TableFault> {
         let length = file.stamp.bytes;
-        let read = |offset, length, buffer: &mut Vec<u8>| file.read(offset, length, buffer);
         let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
-        packed::read_frames(length, samples, read, |frame| {
+        packed::read_frames(file, samples, |frame| {
             let Frame { place, unpacked_bytes, records } = frame;
             self.ask(shard, 1, place.offset, length)?;
             let whole = Extent { offset: 0, bytes: *unpacked_bytes };
@@ -273,17 +267,23 @@ pub(super) enum TableFault {
     Broken(String),
 }
 
-/// Reads the table at the start of a shard of `length` bytes: the number of its samples, the offset of each, and the
+impl From<DatasetError> for TableFault {
+    fn from(error: DatasetError) -> Self {
+        Self::Read(error)
+    }
+}
+
+/// Reads the table at the start of a shard: the number of its samples, the offset of each, and the
 /// end of the last one.
 ///
 /// # Errors
 /// The number of samples differs from the description, offsets decrease, or one is past the end of the file.
 pub(super) fn read_table(
-    length: u64,
+    file: &dyn Bytes,
     samples: u64,
-    read: impl Fn(u64, u64, &mut Vec<u8>) -> Result<(), DatasetError>,
     mut visit: impl FnMut(Extent) -> Result<(), DatasetError>,
 ) -> Result<(), TableFault> {
+    let length = file.length();
     let broken = |reason: String| Err(TableFault::Broken(reason));
     let behind = samples.checked_add(2).and_then(|numbers| numbers.checked_mul(4));
     let Some(behind) = behind.filter(|behind| *behind <= length) else {
@@ -299,7 +299,7 @@ pub(super) fn read_table(
             .map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)))
     };
     let mut buffer = Vec::new();
-    read(0, 8, &mut buffer).map_err(TableFault::Read)?;
+    file.read(0, 8, &mut buffer)?;
     let found = number(&buffer, 0);
     if found != samples {
         return broken(format!("it has {found} samples, and {samples} by index.json"));
@@ -313,7 +313,7 @@ pub(super) fn read_table(
     let mut sample = 0;
     while sample < samples {
         let step = TABLE_STEP.min(samples - sample);
-        read(8 + 4 * sample, 4 * step, &mut buffer).map_err(TableFault::Read)?;
+        file.read(8 + 4 * sample, 4 * step, &mut buffer)?;
         for place in 0..usize::try_from(step).unwrap_or(0) {
             let end = number(&buffer, place);
             if end < before || end > length {
@@ -321,7 +321,7 @@ pub(super) fn read_table(
                     "its sample {sample} lies from byte {before} to {end}, and the file has {length}: it is cut off or damaged"
                 ));
             }
-            visit(Extent { offset: before, bytes: end - before }).map_err(TableFault::Read)?;
+            visit(Extent { offset: before, bytes: end - before })?;
             (before, sample) = (end, sample + 1);
         }
     }

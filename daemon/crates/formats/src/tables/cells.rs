@@ -178,14 +178,7 @@ impl FileRows {
     }
 
     /// Calls `visit` with the cells of each row, for the columns that are kept.
-    ///
-    /// # Errors
-    /// Errors of `visit`.
-    pub(super) fn visit<E>(
-        &self,
-        stays: &[bool],
-        mut visit: impl FnMut(u64, &[Option<&[u8]>]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub(super) fn visit(&self, stays: &[bool], mut visit: impl FnMut(u64, &[Option<&[u8]>])) {
         let mut rest = self.bytes.as_slice();
         let mut cells = Vec::with_capacity(stays.len());
         for row in 0..self.rows {
@@ -194,8 +187,7 @@ impl FileRows {
                 let cell = take_cell(&mut rest);
                 cells.extend(stays.then_some(cell));
             }
-            visit(row as u64, &cells)?;
+            visit(row as u64, &cells);
         }
-        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Cell, PackedCell, TableColumn, TableFormat};
+use super::{Cell, PackedCell, Reads, TableColumn, TableFormat};
 use forebay_index::window::InMemory;
 
 /// Reads all columns of a table in memory. Gives its columns and rows.
@@ -19,7 +19,8 @@ pub(crate) fn read_in_memory(
     let mut rows = Vec::new();
     // The number of rows is limited, because few bytes can announce many empty rows. The window is small, so that parts
     // cross its ends.
-    (format.rows)(&file, &places, 24, &mut |_, cells: &[Cell]| {
+    let reads = Reads { piece: 24, is_local: true };
+    (format.rows)(&file, &places, reads, &mut |_, cells: &[Cell]| {
         rows.push(cells.to_vec());
         Ok(if rows.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })

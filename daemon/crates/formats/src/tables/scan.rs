@@ -17,14 +17,14 @@ use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
-use forebay_index::saved_index::{now_seconds, tell_missing};
+use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, Request, now_seconds, open_file};
 use forebay_index::shards::{self, Pace};
-use forebay_index::stored_file::StoredFile;
+use forebay_index::stored_file::{FileStamp, StoredFile};
 use forebay_index::window::Bytes;
 use forebay_storage::Storage;
 
 /// The number of rows between two checks whether the scan was stopped.
-const ROWS_PER_QUESTION: u64 = 4096;
+pub(crate) const ROWS_PER_QUESTION: u64 = 4096;
 
 /// Receives a row's number and its cells, in the order of the requested columns.
 pub(crate) type Visit<'v> =
@@ -33,7 +33,16 @@ pub(crate) type Visit<'v> =
 /// The files that a file of the folder lists.
 type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, DatasetError>;
 /// Visits rows.
-type Walk = fn(&dyn Bytes, &[usize], u64, Visit<'_>) -> Result<(), DatasetError>;
+type Walk = fn(&dyn Bytes, &[usize], Reads, Visit<'_>) -> Result<(), DatasetError>;
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reads {
+    /// The minimum size of a read, in bytes.
+    pub(crate) piece: u64,
+    /// Whether another read costs less than the bytes between two values that are far apart.
+    pub(crate) is_local: bool,
+}
 
 /// A format of tables.
 #[derive(Clone, Copy)]
@@ -47,8 +56,12 @@ pub(crate) struct TableFormat {
     pub(crate) listed: List,
     /// A file's columns.
     pub(crate) columns: fn(&dyn Bytes) -> Result<Vec<TableColumn>, DatasetError>,
-    /// Visits a file's rows, for the given indices among [`columns`](Self::columns), with reads of the given size.
+    /// Visits a file's rows, for the given indices among [`columns`](Self::columns).
     pub(crate) rows: Walk,
+    /// The word for a part of the file that is compressed as a whole, for messages.
+    pub(crate) part: &'static str,
+    /// How to write such a file without compression, for messages.
+    pub(crate) uncompressed: &'static str,
 }
 
 /// The type of a format of tables.
@@ -64,9 +77,9 @@ fn configured_rules(keys: &TableKeys) -> Result<Option<Vec<RecordRule>>, ConfigE
     keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()
 }
 
-/// The minimum size of a read.
-fn piece(storage: &dyn Storage) -> u64 {
-    if storage.remote_root().is_some() { 1 << 20 } else { 64 << 10 }
+fn reads(storage: &dyn Storage) -> Reads {
+    let is_local = storage.remote_root().is_none();
+    Reads { piece: if is_local { 64 << 10 } else { 1 << 20 }, is_local }
 }
 
 /// Treats undeclared binary columns as images if the first row contains an image.
@@ -92,7 +105,7 @@ fn find_pictures<T: TableKind>(
         found = cells.to_vec();
         Ok(ControlFlow::Break(()))
     };
-    (T::TABLES.rows)(file, &places, piece(opening.storage), &mut first)?;
+    (T::TABLES.rows)(file, &places, reads(opening.storage), &mut first)?;
     let mut start = Vec::new();
     for (place, cell) in places.into_iter().zip(found) {
         match cell {
@@ -218,6 +231,112 @@ impl Chosen {
     }
 }
 
+/// What is read of each table.
+struct TableScan<'a> {
+    storage: &'a dyn Storage,
+    format: &'a TableFormat,
+    paths: &'a [Vec<u8>],
+    /// The columns of the first table, as its file describes them.
+    described: &'a [TableColumn],
+    chosen: &'a Chosen,
+    /// The number of rows after which no more of a file are needed.
+    limit: Option<u64>,
+}
+
+impl TableScan<'_> {
+    /// Reads the rows of a table.
+    fn rows(&self, place: usize, pace: &dyn Pace) -> Result<(FileRows, FileStamp), DatasetError> {
+        let file = open_file(self.storage, &self.paths[place])?;
+        let own = (self.format.columns)(&file)?;
+        if own != self.described {
+            return Err(file.fault(format!(
+                "its columns are {}, and those of {} are {}; name tables of one kind in dataset.path",
+                words(&own),
+                String::from_utf8_lossy(&self.paths[0]),
+                words(self.described)
+            )));
+        }
+        let Chosen { fields, places, left_out } = self.chosen;
+        let mut rows = FileRows::default();
+        let mut visit = |row: u64, cells: &[Cell]| {
+            if row.is_multiple_of(ROWS_PER_QUESTION) && pace.is_stopped_at(0, 0) {
+                return Err(DatasetError::Cancelled);
+            }
+            rows.add(cells);
+            if let Some((place, why)) = rows.first_unread().filter(|_| left_out.is_none()) {
+                let name = fields[place].rule.column();
+                return Err(
+                    file.fault(format!("column {name}: {why}, or leave it out of dataset.fields"))
+                );
+            }
+            Ok(match self.limit {
+                Some(limit) if row + 1 >= limit => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            })
+        };
+        (self.format.rows)(&file, places, reads(self.storage), &mut visit)?;
+        Ok((rows, file.stamp))
+    }
+}
+
+/// The rows of the index, and what is counted of them.
+struct KeptRows<'a> {
+    fields: &'a [TableField],
+    limit: Option<u64>,
+    draft: RowDraft,
+    listed: Option<Listed<'a>>,
+    skipped: u64,
+    /// By field: the rows without a value.
+    lacking: Vec<u64>,
+    /// By field.
+    pages: Vec<PagesRead>,
+}
+
+impl<'a> KeptRows<'a> {
+    fn new(request: &'a Request<'_>, fields: &'a [TableField]) -> Result<Self, DatasetError> {
+        let keys = [&request.identity, &request.digest];
+        Ok(Self {
+            fields,
+            limit: request.config.limit,
+            draft: RowDraft::new(fields.len(), keys, Stored::length),
+            listed: request.ids.as_ref().map(Listed::new).transpose()?,
+            skipped: 0,
+            lacking: vec![0; fields.len()],
+            pages: vec![PagesRead::default(); fields.len()],
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.limit.is_some_and(|limit| self.draft.samples() >= limit)
+    }
+
+    /// Adds a row, if it has the required values and the configuration selects it.
+    fn add(&mut self, path: &[u8], row: u64, cells: &[Option<&[u8]>]) {
+        let lacks = |(field, cell): (&TableField, &Option<&[u8]>)| {
+            cell.is_none() && field.rule.rule().missing == Missing::Skip
+        };
+        if self.fields.iter().zip(cells).any(lacks) {
+            self.skipped += 1;
+            return;
+        }
+        if let Some(listed) = &mut self.listed {
+            let mut name = Vec::new();
+            append_name(path, row, &mut name);
+            if !listed.take(&name) {
+                return;
+            }
+        }
+        if self.is_full() {
+            return;
+        }
+        for ((lacking, pages), cell) in self.lacking.iter_mut().zip(&mut self.pages).zip(cells) {
+            *lacking += u64::from(cell.is_none());
+            pages.add(*cell);
+        }
+        self.draft.add(row, cells.iter().copied());
+    }
+}
+
 /// Reads the tables' rows and builds an index.
 pub(super) fn make<T: TableKind>(
     opening: &Opening<'_, Tables<T>>,
@@ -227,132 +346,57 @@ pub(super) fn make<T: TableKind>(
     let request = &opening.request;
     request.check_limit()?;
     let paths = Tables::files(opening)?;
-    let (storage, format) = (opening.storage, T::TABLES);
-    let piece = piece(storage);
+    let (storage, format) = (opening.storage, &T::TABLES);
     let first = open_file(storage, &paths[0])?;
-    let mut columns = (format.columns)(&first)?;
-    let said = columns.clone();
+    let described = (format.columns)(&first)?;
+    let mut columns = described.clone();
     find_pictures(opening, &first, &mut columns)?;
     let mut chosen = Chosen::new(opening, &paths[0], &columns)?;
-    let (fields, places) = (&chosen.fields, &chosen.places);
-    let needs_all = chosen.left_out.is_none();
-    let limit = request.config.limit.filter(|_| request.ids.is_none());
-    let skips = fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
-    let scan = |place: usize, pace: &dyn Pace| {
-        let file = open_file(storage, &paths[place])?;
-        let own = (format.columns)(&file)?;
-        if own != said {
-            return Err(file.fault(format!(
-                "its columns are {}, and those of {} are {}; name tables of one kind in dataset.path",
-                words(&own),
-                String::from_utf8_lossy(&paths[0]),
-                words(&said)
-            )));
-        }
-        let mut rows = FileRows::default();
-        let mut visit = |row: u64, cells: &[Cell]| {
-            if row.is_multiple_of(ROWS_PER_QUESTION) && pace.is_stopped_at(0, 0) {
-                return Err(DatasetError::Cancelled);
-            }
-            rows.add(cells);
-            if let Some((place, why)) = rows.first_unread().filter(|_| needs_all) {
-                let name = fields[place].rule.column();
-                return Err(
-                    file.fault(format!("column {name}: {why}, or leave it out of dataset.fields"))
-                );
-            }
-            // One file can reach the limit; if rows may be skipped, more are needed.
-            Ok(match limit {
-                Some(limit) if !skips && row + 1 >= limit => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
-            })
-        };
-        (format.rows)(&file, places, piece, &mut visit)?;
-        Ok((rows, file.stamp))
-    };
-    let found =
-        shards::scan(paths.len(), limit.filter(|_| !skips), request.options.progress, &scan)?;
+    // One file can reach the limit; if rows may be left out, more are needed.
+    let skips = chosen.fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
+    let limit = request.config.limit.filter(|_| request.ids.is_none() && !skips);
+    let (described, chosen_first) = (&described[..], &chosen);
+    let scan = TableScan { storage, format, paths: &paths, described, chosen: chosen_first, limit };
+    let scan_table = |place: usize, pace: &dyn Pace| scan.rows(place, pace);
+    let found = shards::scan(paths.len(), limit, request.options.progress, &scan_table)?;
     let rows: Vec<_> = found.iter().map(|(rows, _)| rows).collect();
     let stays = chosen.settle(opening, &rows, &columns, warnings)?;
-    let fields = &mut chosen.fields;
-    let mut draft =
-        RowDraft::new(fields.len(), [&request.identity, &request.digest], Stored::length);
-    let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
-    let (mut skipped, mut lacking) = (0_u64, vec![0_u64; fields.len()]);
-    let mut pages = vec![PagesRead::default(); fields.len()];
-    let mut name = Vec::new();
-    let is_full =
-        |draft: &RowDraft| request.config.limit.is_some_and(|limit| draft.samples() >= limit);
+    let mut kept = KeptRows::new(request, &chosen.fields)?;
     for (path, (rows, stamp)) in paths.iter().zip(found) {
-        if listed.is_none() && is_full(&draft) {
+        // All names of a list of ids are searched.
+        if kept.listed.is_none() && kept.is_full() {
             break;
         }
-        draft.begin(path, stamp);
-        rows.visit(&stays, |row, cells| {
-            let lacks = |(field, cell): (&TableField, &Option<&[u8]>)| {
-                cell.is_none() && field.rule.rule().missing == Missing::Skip
-            };
-            if fields.iter().zip(cells).any(lacks) {
-                skipped += 1;
-                return Ok::<(), DatasetError>(());
-            }
-            if let Some(listed) = &mut listed {
-                name.clear();
-                append_name(path, row, &mut name);
-                if !listed.take(&name) {
-                    return Ok(());
-                }
-            }
-            if !is_full(&draft) {
-                for (lacking, cell) in lacking.iter_mut().zip(cells) {
-                    *lacking += u64::from(cell.is_none());
-                }
-                for (pages, cell) in pages.iter_mut().zip(cells) {
-                    pages.add(*cell);
-                }
-                draft.add(row, cells.iter().copied());
-            }
-            Ok(())
-        })?;
+        kept.draft.begin(path, stamp);
+        rows.visit(&stays, |row, cells| kept.add(path, row, cells));
     }
+    let KeptRows { draft, listed, skipped, lacking, pages, .. } = kept;
     let form = "a sample is named by its file and its row, as in data-00000-of-00001.arrow:17";
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
+    let fields = &mut chosen.fields;
     for (field, pages) in fields.iter_mut().zip(pages) {
         field.page_bytes = pages.most;
-        // With blocks, a page is read once.
-        let by_blocks = request.options.by_blocks;
-        warnings.extend(pages.warning(field.rule.column()).filter(|_| !by_blocks));
+        warnings.extend(pages.warning(field.rule.column(), format));
     }
-    warnings.extend(lacking_warnings(fields, &lacking, draft.samples()));
+    let lacking = fields.iter().zip(lacking);
+    warnings
+        .extend(lacking.filter_map(|(field, rows)| lacking_warning(field, rows, draft.samples())));
     let text = serde_json::to_string(fields).unwrap_or_default();
     Ok(draft.build(started_seconds, &text))
 }
 
-/// Warnings about fields without a value in some rows.
-fn lacking_warnings(fields: &[TableField], lacking: &[u64], samples: u64) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for (field, lacking) in fields.iter().zip(lacking.iter().copied()) {
-        let rule = field.rule.rule();
-        if lacking > 0 && lacking == samples && rule.form == Form::Image {
-            warnings.push(format!(
-                "no row holds the bytes of a picture in {}: the writer stored the paths alone, as `to_parquet` of Hugging \
-                 Face does. Read the files that they name with dataset.format = \"manifest\" (dataset.root: the folder \
-                 that the paths start at); or store the pictures, too, as `save_to_disk` and `push_to_hub` do",
-                field.rule.column()
-            ));
-        } else if lacking > 0 && rule.missing == Missing::Error {
-            warnings.push(format!(
-                "{lacking} rows have no {}, and are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
-                field.rule.column(),
-                rule.name
-            ));
-        }
+/// A warning about a field without a value in some rows.
+fn lacking_warning(field: &TableField, lacking: u64, samples: u64) -> Option<String> {
+    let rule = field.rule.rule();
+    if lacking == 0 || lacking < samples || rule.form != Form::Image {
+        return rule.lacking_warning(lacking, "rows");
     }
-    warnings
-}
-
-fn open_file<'f>(storage: &'f dyn Storage, path: &'f [u8]) -> Result<StoredFile<'f>, DatasetError> {
-    StoredFile::new(storage, path).map_err(|error| tell_missing(error.into()))
+    Some(format!(
+        "no row holds the bytes of a picture in {}: the writer stored the paths alone, as `to_parquet` of Hugging Face does. \
+         Read the files that they name with dataset.format = \"manifest\" (dataset.root: the folder that the paths start \
+         at); or store the pictures, too, as `save_to_disk` and `push_to_hub` do",
+        field.rule.column()
+    ))
 }
 
 /// Renames the field of the only column that `is_it` accepts, unless another field has the name.
@@ -392,14 +436,14 @@ impl PagesRead {
 
     /// A warning, if the reads are much larger than the values.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn warning(&self, column: &str) -> Option<String> {
+    fn warning(&self, column: &str, format: &TableFormat) -> Option<String> {
+        let TableFormat { part, uncompressed, .. } = format;
         let values = self.values.max(1);
         (self.page_bytes / 2 > self.value_bytes).then(|| {
             format!(
-                "the values of {column} lie in compressed pages, and a page is read and unpacked for each: {} KiB for {} KiB, \
-                 {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each page once, a cache ([cache]) keeps \
-                 the values alone, or write the files with \
-                 compression=\"none\" and use_dictionary=False",
+                "{EXCEPT_BY_BLOCKS}the values of {column} lie in compressed {part}s, and a {part} is read and unpacked for \
+                 each: {} KiB for {} KiB, {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each {part} \
+                 once, a cache ([cache]) keeps the values alone, or write the files {uncompressed}",
                 (self.page_bytes / values).div_ceil(1024),
                 (self.value_bytes / values).div_ceil(1024),
                 self.page_bytes as f64 / self.value_bytes.max(1) as f64

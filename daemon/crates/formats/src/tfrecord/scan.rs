@@ -6,8 +6,7 @@ use super::rules::{SeenKeys, read_rules};
 use crate::columns::ColumnRule;
 use crate::indexed::Opening;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::tell_missing;
-use forebay_index::stored_file::StoredFile;
+use forebay_index::saved_index::open_file;
 use forebay_index::window::WindowSize;
 
 /// The number of records that fields are inferred from.
@@ -55,8 +54,7 @@ fn read_first_records(
     path: &[u8],
     seen: &mut SeenKeys,
 ) -> Result<usize, DatasetError> {
-    let file = StoredFile::new(opening.storage, path);
-    let file = file.map_err(|error| tell_missing(error.into()))?;
+    let file = open_file(opening.storage, path)?;
     let mut frames = Frames::new(&file, WindowSize::for_storage(opening.storage));
     let mut bytes = Vec::new();
     for number in 0..INFERRED_FROM {

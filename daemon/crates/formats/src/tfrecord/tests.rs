@@ -115,7 +115,7 @@ fn files_written_by_the_tfrecord_package_are_read() {
         storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
         storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
         let bytes = SampleBytes::new(&bytes, &ends);
-        // The memory for unpacking: the numbers of both lists.
+        // The memory for unpacking: the numbers of the two lists.
         assert_eq!(dataset.unpacked_bytes(bytes), 16 * id + 12);
         dataset.read(SampleId(id), bytes, &mut values).unwrap();
         let elements = values.iter().filter_map(|value| match value {

@@ -89,6 +89,20 @@ impl FileTable for Names {
     }
 }
 
+impl Names {
+    /// Adds the index of each file that has one among `indexes`.
+    fn add_indexes(&mut self, indexes: &[Vec<u8>]) -> Vec<Option<FileId>> {
+        let found: Vec<_> = self.0.iter().map(|name| index_name_of(name)).collect();
+        let add = |index: Option<Vec<u8>>| {
+            index.filter(|index| indexes.contains(index)).map(|index| {
+                self.0.push(index);
+                FileId(self.0.len() as u64 - 1)
+            })
+        };
+        found.into_iter().map(add).collect()
+    }
+}
+
 /// The error for a defective file.
 pub(super) fn refuse(
     storage: &dyn Storage,
@@ -152,93 +166,105 @@ impl TokenFiles {
             true => single(config, storage)?,
             false => listed(config, storage, options)?,
         };
-        let chunks = match indexes.iter().any(|index| index == litdata::INDEX.as_bytes()) {
+        let mut chunks = match indexes.iter().any(|index| index == litdata::INDEX.as_bytes()) {
             true => chunks(storage)?,
             false => None,
         };
-        let chunks = chunks.map(|mut found| {
+        if let Some(TokenChunks { chunks, .. }) = &mut chunks {
             // LitData's order, and none but its chunks.
             let is_named = |chunk: &TokenChunk| names.binary_search(&chunk.name).is_ok();
-            found.chunks.retain(|chunk| config.ids.is_none() || is_named(chunk));
-            names = found.chunks.iter().map(|chunk| chunk.name.clone()).collect();
-            found
-        });
-        let count = names.len();
-        let mut all = Names(names, Vec::new());
-        let index_of: Vec<Option<FileId>> = (0..count)
-            .map(|place| {
-                let index = index_name_of(&all.0[place])?;
-                indexes.contains(&index).then(|| {
-                    all.0.push(index);
-                    FileId(all.0.len() as u64 - 1)
-                })
-            })
-            .collect();
-        let mut files = Vec::with_capacity(count);
-        let (mut first, mut dtype): (u64, Option<DType>) = (0, None);
-        let mut head = Vec::new();
-        for (place, index) in index_of.into_iter().enumerate() {
-            let id = FileId(place as u64);
-            let FileStatus { bytes, identity } = storage
-                .status(&all, id)
-                .map_err(|error| storage_error(storage, &all, id, error))?;
-            let (stamp, identity) = match identity {
-                ObjectIdentity::Inode { device, .. } => {
-                    (None, format!("{device} {}", identity.tag()))
-                }
-                ObjectIdentity::Tag(tag) => (Some(ObjectStamp::new(bytes, Some(&tag))), tag),
-            };
-            all.1.push(stamp);
-            head.clear();
-            if index.is_none() {
-                read_part(storage, &all, id, 0, bytes.min(HEAD_BYTES), &mut head)?;
-            }
-            let chunk = chunks.as_ref().and_then(|of| Some((of.dtype, of.chunks.get(place)?)));
-            let layout = match (index, chunk) {
-                (Some(index), _) => megatron(storage, &all, index, bytes),
-                (None, Some((dtype, chunk))) => of_chunk(chunk, &head, bytes, dtype)
-                    .map_err(|reason| refuse(storage, &all, id, reason)),
-                (None, None) if ends_with(&all.0[place], ".npy") => {
-                    npy(&head, bytes).map_err(|reason| refuse(storage, &all, id, reason))
-                }
-                (None, None) => bin(&head, bytes, keys.dtype)
-                    .map_err(|reason| refuse(storage, &all, id, reason)),
-            };
-            let Layout { data_start, tokens, dtype: found, documents } = layout?;
-            let known = *dtype.get_or_insert(found);
-            if known != found {
-                let reason = format!(
-                    "its tokens are {}, and {} in {}; all files of a dataset have one type",
-                    found.name(),
-                    known.name(),
-                    storage.full_path(&all.0[0]).display()
-                );
-                return Err(refuse(storage, &all, id, reason));
-            }
-            let identity = format!("{bytes} {identity}");
-            files.push(TokenFile { data_start, tokens, first, documents, identity });
-            first = first.saturating_add(tokens);
-            report(options, files.len())?;
+            chunks.retain(|chunk| config.ids.is_none() || is_named(chunk));
+            names = chunks.iter().map(|chunk| chunk.name.clone()).collect();
         }
-        let dtype = dtype.unwrap_or(keys.dtype);
-        let largest = match dtype.size_bytes() {
+        let mut names = Names(names, Vec::new());
+        let index_of = names.add_indexes(&indexes);
+        let mut found = Self { names, files: Vec::new(), dtype: keys.dtype };
+        for (place, index) in index_of.into_iter().enumerate() {
+            let chunk = chunks.as_ref().and_then(|of| Some((of.dtype, of.chunks.get(place)?)));
+            found.add(storage, index, chunk, keys.dtype)?;
+            report(options, found.files.len())?;
+        }
+        found.check_end(config, keys)?;
+        Ok(found)
+    }
+
+    /// Reads the start of the next file, which may have an index or a description, and adds the file.
+    fn add(
+        &mut self,
+        storage: &dyn Storage,
+        index: Option<FileId>,
+        chunk: Option<(DType, &TokenChunk)>,
+        configured: DType,
+    ) -> Result<(), DatasetError> {
+        let id = FileId(self.files.len() as u64);
+        let FileStatus { bytes, identity } = storage
+            .status(&self.names, id)
+            .map_err(|error| storage_error(storage, &self.names, id, error))?;
+        let (stamp, identity) = match identity {
+            ObjectIdentity::Inode { device, .. } => (None, format!("{device} {}", identity.tag())),
+            ObjectIdentity::Tag(tag) => (Some(ObjectStamp::new(bytes, Some(&tag))), tag),
+        };
+        self.names.1.push(stamp);
+        let layout = match index {
+            Some(index) => megatron(storage, &self.names, index, bytes)?,
+            None => self.layout(storage, id, bytes, chunk, configured)?,
+        };
+        let Layout { data_start, tokens, dtype, documents } = layout;
+        if self.files.is_empty() {
+            self.dtype = dtype;
+        } else if self.dtype != dtype {
+            let reason = format!(
+                "its tokens are {}, and {} in {}; all files of a dataset have one type",
+                dtype.name(),
+                self.dtype.name(),
+                storage.full_path(&self.names.0[0]).display()
+            );
+            return Err(refuse(storage, &self.names, id, reason));
+        }
+        let (first, identity) = (self.tokens(), format!("{bytes} {identity}"));
+        self.files.push(TokenFile { data_start, tokens, first, documents, identity });
+        Ok(())
+    }
+
+    /// The layout of a file without an index, from its first bytes.
+    fn layout(
+        &self,
+        storage: &dyn Storage,
+        id: FileId,
+        bytes: u64,
+        chunk: Option<(DType, &TokenChunk)>,
+        configured: DType,
+    ) -> Result<Layout, DatasetError> {
+        let mut head = Vec::new();
+        read_part(storage, &self.names, id, 0, bytes.min(HEAD_BYTES), &mut head)?;
+        let layout = match chunk {
+            Some((dtype, chunk)) => of_chunk(chunk, &head, bytes, dtype),
+            None if ends_with(&self.names.path(id), ".npy") => npy(&head, bytes),
+            None => bin(&head, bytes, configured),
+        };
+        layout.map_err(|reason| refuse(storage, &self.names, id, reason))
+    }
+
+    /// Refuses an end token that the type of the tokens does not contain.
+    fn check_end(&self, config: &DatasetConfig, keys: &TokenKeys) -> Result<(), DatasetError> {
+        let largest = match self.dtype.size_bytes() {
             1 => u64::from(u8::MAX),
             2 => u64::from(u16::MAX),
             _ => u64::MAX,
         };
-        if keys.end.is_some_and(|end| u64::from(end) > largest) {
-            let reason = format!(
-                "dataset.tokens.end is larger than a token can be: the tokens are {}",
-                dtype.name()
-            );
-            return Err(DatasetError::ArrayFile { path: config.path.clone(), reason });
+        if keys.end.is_none_or(|end| u64::from(end) <= largest) {
+            return Ok(());
         }
-        Ok(Self { names: all, files, dtype })
+        let reason = format!(
+            "dataset.tokens.end is larger than a token can be: the tokens are {}",
+            self.dtype.name()
+        );
+        Err(DatasetError::ArrayFile { path: config.path.clone(), reason })
     }
 
     /// The number of tokens in all files.
     pub(super) fn tokens(&self) -> u64 {
-        self.files.last().map_or(0, |file| file.first + file.tokens)
+        self.files.last().map_or(0, |file| file.first.saturating_add(file.tokens))
     }
 
     /// The size of one token in bytes.

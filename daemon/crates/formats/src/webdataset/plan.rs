@@ -7,8 +7,7 @@ use super::{MAX_COLUMNS, WebDataset};
 use crate::fields::{FieldRule, IMAGES, Missing, infer_rules};
 use crate::indexed::Opening;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::tell_missing;
-use forebay_index::stored_file::StoredFile;
+use forebay_index::saved_index::open_file;
 use forebay_index::window::WindowSize;
 
 /// The number of samples that fields are inferred from, as in Hugging Face's reader.
@@ -30,8 +29,7 @@ pub(super) fn infer(
     let (mut members, mut has_several) = (Vec::<String>::new(), false);
     let (mut key, mut samples, mut images) = (Vec::new(), 0, 0);
     for path in shards {
-        let archive = StoredFile::new(opening.storage, path);
-        let archive = archive.map_err(|error| tell_missing(error.into()))?;
+        let archive = open_file(opening.storage, path)?;
         let window = WindowSize::for_storage(opening.storage);
         let mut walk = Members::new(&archive, window);
         while let Some(member) = walk.next()? {
@@ -116,18 +114,11 @@ impl TarScan {
             "archives end without the blocks that mark an archive's end: they may have been cut off; compare their sizes with \
              those of the originals",
         );
-        for (column, missing) in
-            self.columns.iter().zip(&counts.missing).filter(|(_, missing)| **missing > 0)
-        {
+        for (column, missing) in self.columns.iter().zip(&counts.missing) {
             let is_error =
                 |rule: &&FieldRule| rule.from == column.from && rule.missing == Missing::Error;
-            if let Some(rule) = self.rules.iter().find(is_error) {
-                sentences.push(format!(
-                    "{missing} samples have no {}, and are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
-                    rule.from.join(" or "),
-                    rule.name
-                ));
-            }
+            let rule = self.rules.iter().find(is_error);
+            sentences.extend(rule.and_then(|rule| rule.lacking_warning(*missing, "samples")));
         }
         sentences
     }

@@ -389,16 +389,6 @@ impl SavedIndex for ShardIndex {
         self.columns
     }
 
-    fn rules(&self) -> &str {
-        // Validated when the index was opened.
-        let text = self.bytes.get(self.rules_start..);
-        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
-    }
-
-    fn scan_started_seconds(&self) -> i64 {
-        u64_at(&self.bytes, 168).unwrap_or(0).cast_signed()
-    }
-
     /// The shard's path and the key in it.
     fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
         name.extend_from_slice(self.shard_path(self.shard_of(id)));

@@ -36,7 +36,7 @@ fn pairs(lines: __m256i) -> __m256i {
     interleave(_mm256_permute4x64_epi64::<0b11_01_10_00>(lines))
 }
 
-/// As [`pairs`], if each lane has four numbers of both.
+/// As [`pairs`], if each lane has four numbers of `a` and four of `b`.
 #[target_feature(enable = "avx2")]
 fn interleave(halves: __m256i) -> __m256i {
     let order = _mm256_setr_epi8(

@@ -1,9 +1,11 @@
+use std::cell::Cell;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
 use crate::{find_layout, open, propose};
-use forebay_dataset::{DatasetError, OpenOptions, Opened};
+use forebay_dataset::{DatasetError, OpenOptions, Opened, ScanProgress};
 
 /// A table in `data`, with its pictures in the folder `pictures`.
 fn made(name: &str, pictures: &str) -> (tempfile::TempDir, PathBuf) {
@@ -65,6 +67,24 @@ fn tables_that_name_pictures_are_manifests_if_the_configuration_says_so() {
     let (folder, path) = made("paths.parquet", "elsewhere");
     let root = format!("dataset.root = {:?}", folder.path().join("elsewhere"));
     assert_eq!(sample(&open_as("manifest", &path, &root).unwrap(), 5).unwrap()[0], "image 15");
+}
+
+#[test]
+fn reading_a_table_reports_progress_and_can_be_stopped() {
+    for name in ["paths.parquet", "hub-paths.arrow"] {
+        let (_folder, path) = made(name, "data");
+        let mut config = config_for("manifest", &path);
+        config.index = Some(path.with_extension("index"));
+        let files = Cell::new(None);
+        let progress = |seen: ScanProgress| {
+            files.set(seen.files.map(|files| (files.done, files.all)));
+            ControlFlow::Break(())
+        };
+        let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
+        let stopped = open(&config, options).unwrap_err();
+        assert!(matches!(stopped, DatasetError::Cancelled), "{stopped}");
+        assert_eq!(files.get(), Some((0, 1)));
+    }
 }
 
 fn layout(path: &Path) -> Result<Option<crate::Layout>, String> {

@@ -210,9 +210,11 @@ mod tests {
         let mut other = file.clone();
         other[frame + 6] = 1;
         assert!(refused(&other).starts_with("cannot decode the WebP file"));
+        let length = u32::from_le_bytes(file[frame - 4..frame].try_into().unwrap()) as usize;
         for end in frame..file.len() {
             let mut pixels = Vec::new();
-            let _ = decode_file(&file[..end], CANVAS, form, &mut Vec::new(), &mut pixels);
+            let decoded = decode_file(&file[..end], CANVAS, form, &mut Vec::new(), &mut pixels);
+            assert!(end >= frame + length || decoded.is_err(), "{end}");
         }
     }
 }
