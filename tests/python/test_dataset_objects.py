@@ -377,7 +377,8 @@ def test_ranks_with_different_datasets_are_refused(tmp_path):
         ("random_split(Squares(), [6, 0])[0]", "0 1 4 9 16 25"),
     ],
 )
-def test_a_dataset_of_the_script_itself_and_within_one_of_pytorch(tmp_path, dataset, printed):
+def test_a_dataset_of_the_script_within_one_of_pytorch(tmp_path, dataset, printed):
+    """And by itself."""
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(f"""

@@ -190,9 +190,7 @@ def fork(sample, rng):
 
 
 @pytest.mark.parametrize("function", ["leak", "leak_shared", "leak_in_child"])
-def test_memory_counts_what_a_worker_shares_and_what_it_has_started_and_its_limit_changes_no_row(
-    stage, capfd, function
-):
+def test_memory_counts_what_a_worker_shares_and_what_it_has_started(stage, capfd, function):
     found = rows(stage(LEAK, function, memory="150MiB", workers=1))
     assert found == rows(stage(LEAK, "keep_nothing", workers=1))
     assert "holds more memory than `memory` allows" in capfd.readouterr().err
