@@ -114,6 +114,15 @@ impl Place {
         })
     }
 
+    /// Renames in a while, on another thread; over an empty folder too.
+    fn rename_in(time: Duration, from: &Path, to: &Path) -> std::thread::JoinHandle<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            std::fs::rename(from, to).unwrap();
+        })
+    }
+
     fn expected(&self) -> Vec<Taken> {
         let taken = take_epoch(&mut self.loader().attach().unwrap());
         let mut found = ids(&taken);
@@ -209,41 +218,31 @@ fn reads_that_hang_are_waited_for() {
     wait_until("the threads are as many as before", || threads() == LANES);
 }
 
+/// An empty one is as a mount point whose file system is away, where a file that is gone would be substituted.
 #[test]
-fn a_class_folder_that_is_away_for_a_while_is_waited_for() {
-    let place = Place::new("");
-    let expected = place.expected();
-    let mut loader = place.loader().attach().unwrap();
-    let mut taken = first_batch(&mut loader);
-    let (class, away) = (place.images.join("class-001"), place.dir.path("away"));
-    std::fs::rename(&class, &away).unwrap();
-    let outage = until_away(&mut loader, &mut taken);
-    let sentence = outage["sentence"].as_str().unwrap();
-    assert!(sentence.contains(&format!("{} is not there", class.display())), "{sentence}");
-    // Longer than a file would be waited for that is gone from a folder which is there.
-    std::thread::sleep(Duration::from_secs(1));
-    std::fs::rename(&away, &class).unwrap();
-    taken.extend(take_epoch(&mut loader));
-    assert_eq!(taken, expected);
-}
-
-/// As a mount point whose file system is away, where a file that is gone would be substituted.
-#[test]
-fn a_class_folder_that_is_empty_for_a_while_is_waited_for() {
-    let place = Place::new("errors.on_unreadable = \"substitute\"");
-    let expected = place.expected();
-    let mut loader = place.loader().attach().unwrap();
-    let mut taken = first_batch(&mut loader);
-    let (class, away) = (place.images.join("class-001"), place.dir.path("away"));
-    std::fs::rename(&class, &away).unwrap();
-    std::fs::create_dir(&class).unwrap();
-    let outage = until_away(&mut loader, &mut taken);
-    let sentence = outage["sentence"].as_str().unwrap();
-    assert!(sentence.contains(&format!("{} is empty", class.display())), "{sentence}");
-    std::fs::remove_dir(&class).unwrap();
-    std::fs::rename(&away, &class).unwrap();
-    taken.extend(take_epoch(&mut loader));
-    assert_eq!(taken, expected);
+fn a_class_folder_that_is_away_or_empty_for_a_while_is_waited_for() {
+    for (keys, is_empty, said) in
+        [("", false, "is not there"), ("errors.on_unreadable = \"substitute\"", true, "is empty")]
+    {
+        let place = Place::new(keys);
+        let expected = place.expected();
+        let mut loader = place.loader().attach().unwrap();
+        let mut taken = first_batch(&mut loader);
+        let (class, away) = (place.images.join("class-001"), place.dir.path("away"));
+        std::fs::rename(&class, &away).unwrap();
+        if is_empty {
+            std::fs::create_dir(&class).unwrap();
+        }
+        let outage = until_away(&mut loader, &mut taken);
+        let sentence = outage["sentence"].as_str().unwrap();
+        assert!(sentence.contains(&format!("{} {said}", class.display())), "{sentence}");
+        // Longer than a file would be waited for that is gone from a folder which is there.
+        std::thread::sleep(Duration::from_secs(1));
+        // Also over an empty folder.
+        std::fs::rename(&away, &class).unwrap();
+        taken.extend(take_epoch(&mut loader));
+        assert_eq!(taken, expected);
+    }
 }
 
 #[test]
@@ -306,11 +305,7 @@ fn a_root_that_is_absent_is_waited_for_where_it_was_before_and_refused_where_it_
     std::fs::rename(root, &away).unwrap();
     let refused = program::run(place.dir.forebay(&["check"]).arg(&place.config));
     assert!(!refused.status.success() && refused.stderr.contains("does not exist"), "{refused:?}");
-    let (from, to) = (away, root.clone());
-    let back = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(700));
-        std::fs::rename(from, to).unwrap();
-    });
+    let back = Place::rename_in(Duration::from_millis(700), &away, root);
     let mut loader = place.loader().attach().unwrap();
     back.join().unwrap();
     assert_eq!(take_epoch(&mut loader), expected);
@@ -321,12 +316,7 @@ fn a_root_that_is_absent_is_waited_for_where_it_was_before_and_refused_where_it_
     std::fs::create_dir(root).unwrap();
     let refused = program::run(place.dir.forebay(&["check"]).arg(&place.config));
     assert!(refused.stderr.contains("holds no class folders"), "{refused:?}");
-    let to = root.clone();
-    let back = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(700));
-        std::fs::remove_dir(&to).unwrap();
-        std::fs::rename(away, to).unwrap();
-    });
+    let back = Place::rename_in(Duration::from_millis(700), &away, root);
     let mut loader = place.loader().attach().unwrap();
     back.join().unwrap();
     assert_eq!(take_epoch(&mut loader), expected);
@@ -338,13 +328,6 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
     let expected = place.expected();
     let away = place.dir.path("away");
     let time = outage_time(Duration::from_millis(700));
-    let rename_back = |place: &Place| {
-        let (from, to) = (away.clone(), place.images.clone());
-        std::thread::spawn(move || {
-            std::thread::sleep(time);
-            std::fs::rename(from, to).unwrap();
-        })
-    };
     // Or the root is not there.
     let ways = || std::iter::once(None).chain(AWAY.map(Some));
     for errno in ways() {
@@ -353,7 +336,7 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
         let mended = match errno {
             None => {
                 std::fs::rename(&place.images, &away).unwrap();
-                rename_back(&place)
+                Place::rename_in(time, &away, &place.images)
             }
             Some(errno) => {
                 place.fail(errno as i32);
@@ -375,17 +358,14 @@ fn a_daemon_that_is_restarted_during_an_outage_waits_for_its_end() {
 fn clients_of_a_served_daemon_wait_with_its_successor_longer_than_their_time_out() {
     let place = Place::new("");
     let expected = place.expected();
-    let (root, away) = (place.images.clone(), place.dir.path("away"));
+    let away = place.dir.path("away");
     let daemon = Daemon::serve(&place.dir, &place.config);
     let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(3)).attach().unwrap();
     let mut taken = first_batch(&mut loader);
     let _ = daemon.end(Signal::SIGKILL);
-    std::fs::rename(&root, &away).unwrap();
+    std::fs::rename(&place.images, &away).unwrap();
     let daemon = Daemon::serve(&place.dir, &place.config);
-    let back = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(6));
-        std::fs::rename(away, root).unwrap();
-    });
+    let back = Place::rename_in(Duration::from_secs(6), &away, &place.images);
     taken.extend(take_epoch(&mut loader));
     back.join().unwrap();
     assert_eq!(taken, expected);

@@ -61,6 +61,15 @@ fn attach(config: &Path) -> Loader {
     loader(config).attach().unwrap()
 }
 
+/// A configuration that copies arrays or archives; `keys` has the batch, and the storage behind a URL.
+fn copying(dir: &TestDir, file: &str, path: &str, format: &str, keys: &str) -> PathBuf {
+    let text = format!(
+        "dataset.path = {path:?}\ndataset.format = {format:?}\norder.epochs = 1\n{keys}\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\n"
+    );
+    dir.config(file, &text)
+}
+
 #[test]
 fn a_url_gives_the_batches_of_the_folder() {
     for scheme in ["s3", "gs", "http"] {
@@ -73,39 +82,13 @@ fn a_url_gives_the_batches_of_the_folder() {
     }
 }
 
+/// Elements go from the connection's buffer into their rows, so a row may be half written when an answer breaks.
 #[test]
-fn arrays_behind_a_url_are_those_on_disk() {
+fn arrays_behind_a_url_are_those_on_disk_in_any_weather() {
     let dir = TestDir::new();
     data::stack(&dir.path("stack"), 40);
     data::arrays(&dir.path("files"), ArrayContainer::NpyFiles, 40);
     data::arrays(&dir.path("archives"), ArrayContainer::NpzFiles, 40);
-    let server = Server::of(&dir.path(""));
-    for (name, format) in [("stack/samples.npy", "npy"), ("files", "npy"), ("archives", "npz")] {
-        let config = |path: &str, keys: &str, file: &str| {
-            let text = format!(
-                "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 4\norder.epochs = 1\n{keys}\n\
-                 stage = [{{ name = \"copy\", operations = [] }}]\n"
-            );
-            dir.config(file, &text)
-        };
-        let file = name.replace(['/', '.'], "-");
-        let local = config(dir.path(name).to_str().unwrap(), "", &format!("local-{file}.toml"));
-        let expected = take_epoch(&mut attach(&local));
-        assert_eq!(expected.len(), 10);
-        for scheme in ["s3", "http"] {
-            let keys = storage_keys(&server, scheme);
-            let remote = format!("{scheme}-{file}.toml");
-            let remote = config(&server.url(scheme, name), &keys, &remote);
-            assert_eq!(take_epoch(&mut attach(&remote)), expected, "{scheme} {name}");
-        }
-    }
-}
-
-/// Elements go from the connection's buffer into their rows, so a row may be half written when an answer breaks.
-#[test]
-fn arrays_in_any_weather_are_those_on_disk() {
-    let dir = TestDir::new();
-    data::arrays(&dir.path("files"), ArrayContainer::NpyFiles, 40);
     // The same elements behind another header, which is seen when the first of them have come.
     let odd = dir.path("files/class-003/00000003.npy");
     let bytes = std::fs::read(&odd).unwrap();
@@ -113,27 +96,27 @@ fn arrays_in_any_weather_are_those_on_disk() {
     let text = format!("{:<117}\n", header.trim_end());
     std::fs::write(&odd, [&bytes[..10], text.as_bytes(), &bytes[128..]].concat()).unwrap();
     let server = Server::of(&dir.path(""));
-    let config = |path: &str, keys: &str, file: &str| {
-        let text = format!(
-            "dataset.path = {path:?}\ndataset.format = \"npy\"\nbatch.size = 4\norder.epochs = 1\n{keys}\n\
-             dataset.outage_timeout = \"60s\"\nstage = [{{ name = \"copy\", operations = [] }}]\n"
-        );
-        dir.config(file, &text)
-    };
-    let local = config(dir.path("files").to_str().unwrap(), "", "local.toml");
-    let expected = take_epoch(&mut attach(&local));
-    for scheme in ["s3", "http"] {
-        let keys = storage_keys(&server, scheme);
-        let remote = config(&server.url(scheme, "files"), &keys, &format!("{scheme}.toml"));
-        server.set_weather(|request| match request.number % 9 {
-            _ if request.is_listing() => Fault::None,
-            1 => Fault::Short(40),
-            3 => Fault::Short(140),
-            5 => Fault::Stall(133),
-            7 => Fault::Longer(9),
-            _ => Fault::None,
-        });
-        assert_eq!(take_epoch(&mut attach(&remote)), expected, "{scheme}");
+    let keys = "batch.size = 4\ndataset.outage_timeout = \"60s\"";
+    for (name, format) in [("stack/samples.npy", "npy"), ("files", "npy"), ("archives", "npz")] {
+        let file = name.replace(['/', '.'], "-");
+        let local = format!("local-{file}.toml");
+        let local = copying(&dir, &local, dir.path(name).to_str().unwrap(), format, keys);
+        let expected = take_epoch(&mut attach(&local));
+        assert_eq!(expected.len(), 10);
+        for scheme in ["s3", "http"] {
+            let keys = format!("{keys}\n{}", storage_keys(&server, scheme));
+            let url = server.url(scheme, name);
+            let remote = copying(&dir, &format!("{scheme}-{file}.toml"), &url, format, &keys);
+            server.set_weather(|request| match request.number % 9 {
+                _ if request.is_listing() => Fault::None,
+                1 => Fault::Short(40),
+                3 => Fault::Short(140),
+                5 => Fault::Stall(133),
+                7 => Fault::Longer(9),
+                _ => Fault::None,
+            });
+            assert_eq!(take_epoch(&mut attach(&remote)), expected, "{scheme} {name}");
+        }
     }
 }
 
@@ -227,14 +210,10 @@ fn neighbours_come_by_one_request_where_samples_come_in_order() {
     std::fs::create_dir(dir.path("tars")).unwrap();
     for archive in 0..2 {
         let names = (0..150).map(|sample| format!("{archive}{sample:03}"));
-        let members = names.flat_map(|name| {
-            ["a.txt", "b.txt", "cls"]
-                .map(|field| (format!("{name}.{field}"), format!("{field} {name}")))
-        });
-        let members: Vec<_> = members
-            .map(|(name, text)| {
-                let text = if name.ends_with("cls") { text[4..].to_owned() } else { text };
-                (name, text)
+        let members: Vec<_> = names
+            .flat_map(|name| {
+                [("a.txt", "a.txt "), ("b.txt", "b.txt "), ("cls", "")]
+                    .map(|(field, text)| (format!("{name}.{field}"), format!("{text}{name}")))
             })
             .collect();
         let members: Vec<_> =
@@ -250,20 +229,14 @@ fn neighbours_come_by_one_request_where_samples_come_in_order() {
         [("npy", "stack/samples.npy", 1000, ""), ("webdataset", "tars", 300, fields)]
     {
         for shuffle in ["true", "false"] {
-            let config = |path: &str, keys: &str, file: &str| {
-                let text = format!(
-                    "dataset.path = {path:?}\ndataset.format = {format:?}\nbatch.size = 20\norder.epochs = 1\n\
-                     order.shuffle = {shuffle}\nring.slots = 3\n{keys}\n\
-                     stage = [{{ name = \"copy\", operations = [] }}]\n"
-                );
-                dir.config(file, &text)
-            };
-            let local =
-                config(dir.path(name).to_str().unwrap(), keys, &format!("{format}-{shuffle}.toml"));
+            let keys =
+                format!("batch.size = 20\norder.shuffle = {shuffle}\nring.slots = 3\n{keys}");
+            let local = format!("{format}-{shuffle}.toml");
+            let local = copying(&dir, &local, dir.path(name).to_str().unwrap(), format, &keys);
             let expected = take_epoch(&mut attach(&local));
             let keys = format!("{keys}\n{}", storage_keys(&server, "s3"));
-            let remote =
-                config(&server.url("s3", name), &keys, &format!("s3-{format}-{shuffle}.toml"));
+            let remote = format!("s3-{format}-{shuffle}.toml");
+            let remote = copying(&dir, &remote, &server.url("s3", name), format, &keys);
             // The index is made by it.
             assert!(program::run(dir.forebay(&["index"]).arg(&remote)).status.success());
             requests.store(0, Ordering::SeqCst);

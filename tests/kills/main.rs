@@ -7,12 +7,9 @@ use std::process::Command;
 
 use forebay_tests::program;
 
-/// Runs the killing program, which compares every batch.
-fn kill(mode: &str, seed: &str) {
-    kill_over(None, mode, seed, "20");
-}
-
-fn kill_over(format: Option<&str>, mode: &str, seed: &str, usual: &str) {
+/// Runs the killing program, which compares every batch; fewer kills over a format that is not the usual one.
+fn kill(mode: &str, seed: &str, format: Option<&str>) {
+    let usual = if format.is_some() { "8" } else { "20" };
     let kills = std::env::var("FOREBAY_TEST_KILLS").unwrap_or_else(|_| usual.to_owned());
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-test-kills"));
     command.envs(format.map(|format| ("FOREBAY_TEST_KILLS_FORMAT", format)));
@@ -23,78 +20,31 @@ fn kill_over(format: Option<&str>, mode: &str, seed: &str, usual: &str) {
     println!("{}", finished.stdout.trim());
 }
 
-#[test]
-fn the_daemon_is_killed() {
-    kill("daemon", "1");
+/// A test by its name: the mode, its seed and the format of the samples.
+macro_rules! kills {
+    ($($name:ident: $mode:literal $seed:literal $(over $format:literal)?;)*) => {
+        $(#[test]
+        fn $name() {
+            kill($mode, $seed, [$($format)?].first().copied());
+        })*
+    };
 }
 
-#[test]
-fn the_trainer_is_killed() {
-    kill("trainer", "2");
-}
-
-#[test]
-fn run_is_killed() {
-    kill("run", "3");
-}
-
-#[test]
-fn everything_is_killed_at_once() {
-    kill("all", "4");
-}
-
-/// Behind a server in bad weather, which is killed, too.
-#[test]
-fn trainers_daemons_and_the_server_are_killed() {
-    kill("remote", "15");
-}
-
-#[test]
-fn the_daemon_is_killed_over_archives() {
-    kill_over(Some("webdataset"), "daemon", "5", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_a_manifest() {
-    kill_over(Some("manifest"), "daemon", "6", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_tfrecords() {
-    kill_over(Some("tfrecord"), "daemon", "7", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_shards_of_mosaic() {
-    kill_over(Some("mds"), "daemon", "8", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_shards_of_litdata() {
-    kill_over(Some("litdata"), "daemon", "9", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_tables_of_arrow() {
-    kill_over(Some("arrow"), "daemon", "11", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_tables_of_parquet() {
-    kill_over(Some("parquet"), "daemon", "12", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_compressed_pages_of_parquet() {
-    kill_over(Some("parquet.pages"), "daemon", "13", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_a_mixture_whose_weights_change() {
-    kill_over(Some("mixture"), "daemon", "14", "8");
-}
-
-#[test]
-fn the_daemon_is_killed_over_compressed_archives_and_their_cache() {
-    kill_over(Some("webdataset.gz"), "daemon", "10", "8");
+kills! {
+    the_daemon_is_killed: "daemon" "1";
+    the_trainer_is_killed: "trainer" "2";
+    run_is_killed: "run" "3";
+    everything_is_killed_at_once: "all" "4";
+    // Behind a server in bad weather, which is killed, too.
+    trainers_daemons_and_the_server_are_killed: "remote" "15";
+    the_daemon_is_killed_over_archives: "daemon" "5" over "webdataset";
+    the_daemon_is_killed_over_a_manifest: "daemon" "6" over "manifest";
+    the_daemon_is_killed_over_tfrecords: "daemon" "7" over "tfrecord";
+    the_daemon_is_killed_over_shards_of_mosaic: "daemon" "8" over "mds";
+    the_daemon_is_killed_over_shards_of_litdata: "daemon" "9" over "litdata";
+    the_daemon_is_killed_over_compressed_archives_and_their_cache: "daemon" "10" over "webdataset.gz";
+    the_daemon_is_killed_over_tables_of_arrow: "daemon" "11" over "arrow";
+    the_daemon_is_killed_over_tables_of_parquet: "daemon" "12" over "parquet";
+    the_daemon_is_killed_over_compressed_pages_of_parquet: "daemon" "13" over "parquet.pages";
+    the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

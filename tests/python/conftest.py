@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forebay
 import numpy
 import pytest
+from support import config_of
 
 SAMPLES = 40
 # Replaces NVIDIA's driver; its head comment says what that shows.
@@ -73,6 +75,13 @@ def endless(config):
     return make
 
 
+@pytest.fixture(params=["Loader", "torch.Loader", "jax.Loader"])
+def make_loader(request):
+    """The loaders of all kinds of arrays."""
+    module = request.param.rpartition(".")[0]
+    return (pytest.importorskip(f"forebay.{module}") if module else forebay).Loader
+
+
 @pytest.fixture
 def slow(config):
     """Makes a configuration whose first batch takes minutes."""
@@ -92,14 +101,13 @@ def ragged(tmp_path):
     def make(samples=6):
         for sample in range(samples):
             numpy.savez(tmp_path / f"{sample:02}.npz", tokens=numpy.arange(sample, dtype=numpy.int32))
-        return {
-            "dataset": {"format": "npz", "path": str(tmp_path)},
-            "order": {"shuffle": False, "epochs": 1},
-            "batch": {"size": 6, "last": "short"},
-            "stage": [{"name": "unpack", "operations": []}],
-            "output": {"tokens": {"ragged": True, "max_bytes": "4KiB"}},
-            "ring": {"slots": 3, "hold": 1},
-        }
+        return config_of(
+            {"format": "npz", "path": str(tmp_path)},
+            order={"shuffle": False},
+            batch={"size": 6},
+            output={"tokens": {"ragged": True, "max_bytes": "4KiB"}},
+            ring={"slots": 3, "hold": 1},
+        )
 
     return make
 
@@ -112,13 +120,22 @@ def picture(tmp_path):
     pixels = numpy.random.default_rng(1).integers(0, 256, (6, 4, 3), dtype=numpy.uint8)
     image.fromarray(pixels).save(tmp_path / "only" / "one.png")
     operations = [{"op": "decode-image"}, {"op": "center-crop", "size": [6, 4]}]
-    return pixels, lambda layout: {
-        "dataset": {"format": "image-folder", "path": str(tmp_path)},
-        "order": {"epochs": 1},
-        "batch": {"size": 1},
-        "stage": [{"name": "preprocess", "operations": operations}],
-        "output": {"image": {"dtype": "uint8", "layout": layout}},
-    }
+    dataset = {"format": "image-folder", "path": str(tmp_path)}
+    return pixels, lambda layout: config_of(
+        dataset, operations, batch={"size": 1}, output={"image": {"dtype": "uint8", "layout": layout}}
+    )
+
+
+@pytest.fixture
+def one_thread():
+    """Beside a daemon that decodes, more threads of PyTorch wait for each other."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchvision")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,24 +1,96 @@
 """Functions that several tests of the Python package share."""
 
+import contextlib
+import hashlib
 import importlib
+import importlib.util
+import io
+import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import textwrap
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import forebay
+import numpy
 
 WATCHDOG_SECONDS = 240
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "daemon/crates/formats/fixtures"
+EXAMPLES = ROOT / "client-lib/python/examples"
 PROGRAM = os.environ.get("FOREBAY_PROGRAM") or str(Path(forebay.__file__).with_name("bin") / "forebay")
+
+
+def config_of(dataset, operations=(), **tables):
+    """A configuration of one stage: an epoch in batches of 4, the last one short. Keys of `tables` are over these."""
+    made = {
+        "dataset": dataset,
+        "order": {"epochs": 1},
+        "batch": {"size": 4, "last": "short"},
+        "stage": [{"name": "work", "operations": list(operations)}],
+    }
+    for name, keys in tables.items():
+        made[name] = {**made.get(name, {}), **keys} if isinstance(keys, dict) else keys
+    return made
 
 
 def indices(batches):
     return [int(index) for batch in batches for index in batch["index"]]
+
+
+def arrays_of(batch):
+    """A batch's fields as arrays of their own, and as lists of them where rows differ in length."""
+    return {
+        name: [numpy.array(row) for row in value] if isinstance(value, forebay.Ragged) else numpy.array(value)
+        for name, value in batch.items()
+    }
+
+
+def rows_of(batches):
+    """The fields of each sample, by its index."""
+    found = {}
+    for batch in map(arrays_of, batches):
+        for row, index in enumerate(batch.pop("index").tolist()):
+            assert index not in found
+            found[index] = {name: value[row] for name, value in batch.items()}
+    return found
+
+
+def rows_across_a_resume(config):
+    """The rows of an epoch whose first batch comes from one loader, and the others from one that resumes behind it."""
+    rows, state = {}, None
+    for most in (1, None):
+        with forebay.Loader(config, state=state) as loader:
+            taken = rows_of(itertools.islice(loader, most))
+            state = loader.state_dict()
+        assert taken and not rows.keys() & taken.keys()
+        rows |= taken
+    return rows
+
+
+def digest(batch):
+    hasher = hashlib.blake2b()
+    for name in sorted(batch):
+        value = batch[name]
+        parts = [value.values, value.offsets] if isinstance(value, forebay.Ragged) else [value]
+        for part in parts:
+            hasher.update(numpy.ascontiguousarray(part).tobytes())
+    return hasher.hexdigest()
+
+
+def digests(config, **keywords):
+    """A digest for each batch of all epochs."""
+    with forebay.Loader(config, timeout=120, **keywords) as loader:
+        return [digest(batch) for _ in loader.epochs_left() for batch in loader]
 
 
 def epochs_of(rows, config, count=2, world_size=1, **options):
@@ -60,6 +132,75 @@ def inline(value):
     return json.dumps(value)
 
 
+def write_toml(path, config):
+    path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in config.items()))
+    return path
+
+
+def run_program(*arguments, **variables):
+    """Runs `forebay` to its end, with more variables of the environment."""
+    command, environment = [PROGRAM, *map(str, arguments)], {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_SECONDS, env=environment)
+
+
+def run_script(script, *arguments, **options):
+    """Runs a text in an interpreter of its own, to its end."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG_SECONDS, **options)
+
+
+def write_tar(path, members, **options):
+    """Writes an archive of names and contents."""
+    with tarfile.open(path, "w", **options) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+def write_pictures(folder, count, class_of, shape=(40, 50, 3)):
+    """Writes pictures of noise in class folders, `class0/00.png` the first; the pixels of the n-th are `noise(n)`."""
+    from PIL import Image
+
+    for sample in range(count):
+        path = folder / f"class{class_of(sample)}" / f"{sample:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise(sample, shape)).save(path)
+    return folder
+
+
+def noise(sample, shape=(40, 50, 3)):
+    return numpy.random.default_rng(sample).integers(0, 255, shape, dtype=numpy.uint8)
+
+
+def processes():
+    """The parent of each process that lives, and its command."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                found[int(name)] = (int(parent), Path(f"/proc/{name}/cmdline").read_text())
+    return found
+
+
+def below(process, command):
+    """The processes below one whose command line has this in it."""
+    found = processes()
+
+    def is_below(number):
+        while number in found and number != process:
+            number = found[number][0]
+        return number == process
+
+    return [number for number, (_, line) in found.items() if command in line and is_below(number)]
+
+
+def workers(of=None):
+    """The workers below a process, or below this one."""
+    return below(os.getpid() if of is None else of, "forebay.worker")
+
+
 def wait_until(condition, what):
     end = time.monotonic() + WATCHDOG_SECONDS
     while not condition():
@@ -71,6 +212,56 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def started(command, address, **terms):
+    """Runs a server until it has been used; it answers at the address."""
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **terms)
+
+    def answers():
+        assert process.poll() is None, f"{command[0]} has ended"
+        try:
+            urllib.request.urlopen(address, timeout=5).read()
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    try:
+        wait_until(answers, f"the answer of {command[0]}")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def programs_of(page):
+    """The Python programs of a page of the documentation."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def printed_by(program, **names):
+    """The lines that a program prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(program, "a page's program", "exec"), names)
+    return output.getvalue().splitlines()
+
+
+def load_example(name):
+    specification = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def check_that_an_example_learns(name, arguments, drop, losses, last, **keywords):
+    """The mean of its last losses is below this part of the first one; the program fits on a page."""
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
+    found = load_example(name).main(arguments, **keywords)
+    assert len(found) >= losses and all(numpy.isfinite(found))
+    assert numpy.mean(found[-last:]) < drop * found[0], found
 
 
 def script_modules(folder):

@@ -5,12 +5,12 @@ import io
 import json
 import math
 import struct
-import tarfile
 import wave
 
 import forebay
 import numpy
 import pytest
+from support import config_of, rows_of, write_tar
 
 COUNT = 12
 
@@ -36,23 +36,20 @@ def manifest(tmp_path, names):
 
 
 def read(dataset, state=None, **more):
-    """The sound of each sample, and the other fields of all."""
-    config = {
-        "dataset": dataset,
-        "batch": {"size": 5, "last": "short"},
-        "stage": [{"name": "read", "operations": []}],
-        "order": {"epochs": 1},
-        "output": {"audio": {"ragged": True, "max_bytes": "1MiB"}},
-        **more,
-    }
-    sounds, others = {}, {}
-    with forebay.Loader(config, state=state) as loader:
-        for batch in loader:
-            for place, index in enumerate(batch["index"].tolist()):
-                assert batch["audio"][place].dtype == numpy.float32
-                sounds[index] = numpy.array(batch["audio"][place])
-                others[index] = {name: batch[name][place].item() for name in ("rate", "label") if name in batch}
-    return sounds, others
+    """The sound of each sample, and its other fields."""
+    output = {"audio": {"ragged": True, "max_bytes": "1MiB"}}
+    with forebay.Loader(config_of(dataset, batch={"size": 5}, output=output, **more), state=state) as loader:
+        rows = rows_of(loader)
+    assert all(row["audio"].dtype == numpy.float32 for row in rows.values())
+    sounds = {index: row.pop("audio") for index, row in rows.items()}
+    return sounds, {index: {name: value.item() for name, value in row.items()} for index, row in rows.items()}
+
+
+def write_wave(path, levels, rate):
+    """Writes levels of 16 bits, a column for each channel."""
+    with wave.open(path if isinstance(path, io.BytesIO) else str(path), "wb") as file:
+        file.setparams((1 if levels.ndim == 1 else levels.shape[1], 2, rate, 0, "NONE", ""))
+        file.writeframes(levels.astype("<i2").tobytes())
 
 
 def fields(**more):
@@ -102,17 +99,14 @@ def test_what_libsndfile_writes_is_what_it_reads(tmp_path, kind, subtype, channe
     soundfile = pytest.importorskip("soundfile")
     suffix = "flac" if kind == "FLAC" else "wav"
     archive = tmp_path / "sounds.tar"
-    expected = []
-    with tarfile.open(archive, "w") as tar:
-        for number in range(COUNT):
-            buffer = io.BytesIO()
-            soundfile.write(buffer, tone(number, lengths(number) * 9, channels), 22050, subtype, format=kind)
-            buffer.seek(0)
-            expected.append(soundfile.read(buffer, dtype="float32", always_2d=True)[0])
-            for name, data in ((f"{number:02}.{suffix}", buffer.getvalue()), (f"{number:02}.cls", b"%d" % number)):
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+    expected, members = [], []
+    for number in range(COUNT):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, tone(number, lengths(number) * 9, channels), 22050, subtype, format=kind)
+        buffer.seek(0)
+        expected.append(soundfile.read(buffer, dtype="float32", always_2d=True)[0])
+        members += [(f"{number:02}.{suffix}", buffer.getvalue()), (f"{number:02}.cls", b"%d" % number)]
+    write_tar(archive, members)
     made = {
         "audio": {"from": ["wav", "flac"], "as": "audio", "channels": channels},
         "rate": {"from": ["wav", "flac"], "as": "sample-rate"},
@@ -133,11 +127,9 @@ def test_another_rate_is_scipys_resample_poly(tmp_path, rate, channels):
     names, expected = [], []
     for number, before in enumerate([8000, 11025, 16000, 22050, 44100, 48000, 96000, 44100, 32000, 16000]):
         frames = [3000, 1, 2, 40, 3001, 9000, 9001, 5, 777, 0][number]
-        scaled = numpy.rint(tone(number, frames, channels, before) * 32767).astype("<i2")
+        scaled = numpy.rint(tone(number, frames, channels, before) * 32767)
         names.append(f"{number}.wav")
-        with wave.open(str(tmp_path / names[-1]), "wb") as file:
-            file.setparams((channels, 2, before, 0, "NONE", ""))
-            file.writeframes(scaled.tobytes())
+        write_wave(tmp_path / names[-1], scaled, before)
         sound = scaled.astype(numpy.float32) / 32768
         resampled = signal.resample_poly(sound, rate, before, axis=0) if frames else sound
         expected.append(resampled.astype(numpy.float32))
@@ -154,20 +146,13 @@ def test_a_folder_of_sounds_by_class(tmp_path):
     for number in range(6):
         path = tmp_path / "data" / ("dog" if number < 4 else "owl") / f"{number}.wav"
         path.parent.mkdir(parents=True, exist_ok=True)
-        scaled = numpy.rint(tone(number, lengths(number), 2) * 32767).astype("<i2")
-        with wave.open(str(path), "wb") as file:
-            file.setparams((2, 2, 8000 + number, 0, "NONE", ""))
-            file.writeframes(scaled.tobytes())
+        scaled = numpy.rint(tone(number, lengths(number), 2) * 32767)
+        write_wave(path, scaled, 8000 + number)
         expected.append(scaled.astype(numpy.float32) / 32768)
     sounds, others = read({"path": str(tmp_path / "data"), "channels": 2})
-    with forebay.Loader(
-        {
-            "dataset": {"format": "audio-folder", "path": str(tmp_path / "data")},
-            "batch": {"size": 6},
-            "stage": [{"name": "read", "operations": []}],
-            "output": {"audio": {"ragged": True, "max_bytes": "1MiB"}},
-        }
-    ) as loader:
+    dataset = {"format": "audio-folder", "path": str(tmp_path / "data")}
+    output = {"audio": {"ragged": True, "max_bytes": "1MiB"}}
+    with forebay.Loader(config_of(dataset, batch={"size": 6}, output=output)) as loader:
         mixed = next(iter(loader))
         assert sorted(mixed) == ["audio", "index", "label", "sample_rate"]
         state = loader.state_dict()
@@ -183,9 +168,7 @@ def test_a_folder_of_sounds_by_class(tmp_path):
 
 def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
     good = io.BytesIO()
-    with wave.open(good, "wb") as file:
-        file.setparams((2, 2, 16000, 0, "NONE", ""))
-        file.writeframes(bytes(4000))
+    write_wave(good, numpy.zeros((1000, 2)), 16000)
     good = good.getvalue()
     broken = {
         "cut.wav": (good[:-100], "truncated"),
@@ -215,9 +198,7 @@ def test_a_python_stage_gets_the_floats(tmp_path, monkeypatch):
     names = []
     for number in range(4):
         names.append(f"{number}.wav")
-        with wave.open(str(tmp_path / names[-1]), "wb") as file:
-            file.setparams((1, 2, 16000, 0, "NONE", ""))
-            file.writeframes(numpy.full(100 + number, 4096 * (number + 1), "<i2").tobytes())
+        write_wave(tmp_path / names[-1], numpy.full(100 + number, 4096 * (number + 1)), 16000)
     made = fields()
     del made["rate"]
     dataset = {"format": "manifest", "path": str(manifest(tmp_path, names)), "fields": made}
@@ -233,10 +214,8 @@ def test_a_column_of_bytes_in_a_shard_of_records(tmp_path):
     samples, expected = [], []
     for number in range(COUNT):
         buffer = io.BytesIO()
-        levels = numpy.rint(tone(number, lengths(number), 1) * 32767).astype("<i2")
-        with wave.open(buffer, "wb") as file:
-            file.setparams((1, 2, 16000, 0, "NONE", ""))
-            file.writeframes(levels.tobytes())
+        levels = numpy.rint(tone(number, lengths(number), 1) * 32767)
+        write_wave(buffer, levels, 16000)
         data = buffer.getvalue()
         samples.append(struct.pack("<I", len(data)) + data + struct.pack("<q", number))
         expected.append(levels[:, 0].astype(numpy.float32) / 32768)

@@ -3,7 +3,7 @@
 import forebay
 import numpy
 import pytest
-from PIL import Image
+from support import arrays_of, config_of, write_pictures
 
 SAMPLES, SIZE = 44, 8
 
@@ -11,43 +11,28 @@ SAMPLES, SIZE = 44, 8
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """44 small pictures in four classes."""
-    folder = tmp_path_factory.mktemp("mixed")
-    for sample in range(SAMPLES):
-        path = folder / f"class{sample % 4}" / f"{sample:02}.png"
-        path.parent.mkdir(exist_ok=True)
-        pixels = numpy.random.default_rng(sample).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
-        Image.fromarray(pixels).save(path)
-    return folder
+    return write_pictures(tmp_path_factory.mktemp("mixed"), SAMPLES, lambda sample: sample % 4)
 
 
 def config(pictures, operations, **output):
-    return {
-        "dataset": {"format": "image-folder", "path": str(pictures)},
-        "order": {"seed": 5, "epochs": 2},
-        "batch": {"size": SIZE, "last": "short", "operations": operations},
-        "stage": [
-            {
-                "name": "preprocess",
-                "operations": [
-                    {"op": "decode-image"},
-                    {"op": "random-resized-crop", "size": 24},
-                    {"op": "rand-augment"},
-                    {"op": "random-erasing", "value": "random"},
-                ],
-            }
-        ],
-        "output": {"image": output} if output else {},
-    }
+    preprocess = [
+        {"op": "decode-image"},
+        {"op": "random-resized-crop", "size": 24},
+        {"op": "rand-augment"},
+        {"op": "random-erasing", "value": "random"},
+    ]
+    return config_of(
+        {"format": "image-folder", "path": str(pictures)},
+        preprocess,
+        order={"seed": 5, "epochs": 2},
+        batch={"size": SIZE, "operations": operations},
+        output={"image": output} if output else {},
+    )
 
 
 def batches(config, state=None):
-    found = []
     with forebay.Loader(config, timeout=120, state=state) as loader:
-        for _ in loader.epochs_left():
-            for batch in loader:
-                found.append({name: numpy.array(value) for name, value in batch.items()})
-                found[-1]["state"] = loader.state_dict()
-    return found
+        return [{**arrays_of(batch), "state": loader.state_dict()} for _ in loader.epochs_left() for batch in loader]
 
 
 CHOICE = [{"op": "choice", "operations": [{"op": "mixup", "alpha": 0.8}, {"op": "cutmix"}]}]

@@ -4,18 +4,14 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import forebay
 import numpy
 import pytest
-from support import PROGRAM, wait_until
-from test_stages import digest, digests, workers
+from support import arrays_of, config_of, digest, digests, run_program, wait_until, workers, write_toml
 
 SAMPLES, SIZE = 26, 4
 
@@ -38,36 +34,30 @@ def recipe(tmp_path, monkeypatch):
         (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
         called = {"op": "python", "call": f"{module}:{function}", **keys}
         operations = [*before, called, *after]
-        return {
-            "dataset": {
-                "format": "manifest",
-                "path": str(tmp_path / "data.jsonl"),
-            },
-            "order": {"seed": 5, "epochs": 2},
-            "batch": {"size": SIZE, "last": "short", "operations": operations},
-            "stage": [{"name": "copy", "operations": []}],
-            "output": {
-                "boxes": {"ragged": True, "max_bytes": 64},
-                "caption": {"ragged": True, "max_bytes": 64},
-                **(output or {}),
-            },
-        }
+        ragged = {"ragged": True, "max_bytes": 64}
+        return config_of(
+            {"format": "manifest", "path": str(tmp_path / "data.jsonl")},
+            order={"seed": 5, "epochs": 2},
+            batch={"size": SIZE, "operations": operations},
+            output={"boxes": ragged, "caption": ragged, **(output or {})},
+        )
 
     return make
 
 
-def batches(config, **keywords):
-    """All batches, as arrays and lists."""
-    found = []
-    with forebay.Loader(config, timeout=120, **keywords) as loader:
-        for _ in loader.epochs_left():
-            for batch in loader:
-                plain = {}
-                for name, value in batch.items():
-                    is_ragged = isinstance(value, forebay.Ragged)
-                    plain[name] = [value[row].copy() for row in range(len(value))] if is_ragged else value.copy()
-                found.append(plain)
-    return found
+def batches(config):
+    with forebay.Loader(config, timeout=120) as loader:
+        return [arrays_of(batch) for _ in loader.epochs_left() for batch in loader]
+
+
+def until_failure(config, reason):
+    """The labels that come before the error with this reason; there is no shuffle."""
+    config["order"]["shuffle"] = False
+    taken = []
+    with forebay.Loader(config, timeout=120) as loader, pytest.raises(forebay.StageError, match=reason):
+        for batch in loader:
+            taken.extend(batch["label"].tolist())
+    return taken
 
 
 EVERY_KIND = """
@@ -186,39 +176,6 @@ def test_seeks_while_batches_are_made_give_those_of_the_new_place(recipe):
             time.sleep(dice.uniform(0, 0.03))
 
 
-def test_batches_are_the_same_after_kills_of_workers_and_daemons(recipe, tmp_path):
-    config = recipe(DRAWING, workers=2)
-    config["order"]["epochs"] = 4
-    expected = digests(config)
-    module = config["batch"]["operations"][0]["call"].partition(":")[0]
-    note = tmp_path / f"{module}.pids"
-    own, dice, is_over, kills = os.getpid(), random.Random(7), threading.Event(), []
-
-    def kill():
-        while not is_over.wait(dice.uniform(0.02, 0.2)):
-            imported = {int(process) for process in note.read_text().split()}
-            found = [process for process in workers(own) if process in imported]
-            if found:
-                kills.append(dice.choice(found))
-                os.kill(kills[-1], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        with forebay.Loader(config, timeout=500) as loader:
-            got = []
-            for _ in loader.epochs_left():
-                for batch in loader:
-                    got.append(digest(batch))
-                    if len(got) in (4, 18):
-                        os.kill(loader._session.daemon()[0], signal.SIGKILL)
-    finally:
-        is_over.set()
-        killer.join()
-    assert got == expected and kills
-    wait_until(lambda: not workers(own), "workers are left behind")
-
-
 def test_workers_that_are_killed_in_the_first_call_are_replaced(recipe, tmp_path):
     deaths = tmp_path / "deaths"
     source = f"""
@@ -321,36 +278,21 @@ def test_a_function_that_ends_or_hangs_each_worker_ends_the_stream_and_nothing_i
                     {fault}
                 return {{"label": batch["label"]}}
             """
-        config = recipe(source, timeout="500ms", workers=2)
-        config["order"]["shuffle"] = False
-        with forebay.Loader(config, timeout=120) as loader:
-            taken = []
-            with pytest.raises(forebay.StageError, match=reason):
-                for batch in loader:
-                    taken.extend(batch["label"].tolist())
-            assert taken == list(range(8)), "what comes before is delivered"
-        wait_until(lambda: not workers(os.getpid()), "workers are left behind")
+        taken = until_failure(recipe(source, timeout="500ms", workers=2), reason)
+        assert taken == list(range(8)), "what comes before is delivered"
+        wait_until(lambda: not workers(), "workers are left behind")
 
 
 def test_check_counts_the_workers_and_a_choice_refuses_a_function(recipe, tmp_path):
-    called = recipe("def collate(batch, rng):\n    return batch")["batch"]["operations"][0]["call"]
-
-    def check(operation):
-        path = tmp_path / "train.toml"
-        path.write_text(
-            f'[dataset]\nformat = "manifest"\npath = "{tmp_path}/data.jsonl"\n[ring]\nslots = 3\n'
-            f'[[stage]]\nname = "copy"\noperations = []\n[batch]\nsize = 4\noperations = [{operation}]\n'
-            "[output]\nboxes = { ragged = true, max_bytes = 64 }\ncaption = { ragged = true, max_bytes = 64 }\n"
-            f'[python]\ninterpreter = "{sys.executable}"\n'
-        )
-        return subprocess.run([PROGRAM, "check", "--json", path], capture_output=True, text=True)
-
-    called = f'{{ op = "python", call = "{called}", workers = 20, memory = "100MiB" }}'
-    checked = check(called)
+    config = recipe("def collate(batch, rng):\n    return batch", workers=20, memory="100MiB")
+    config |= {"ring": {"slots": 3}, "python": {"interpreter": sys.executable}}
+    path = tmp_path / "train.toml"
+    checked = run_program("check", "--json", write_toml(path, config))
     assert checked.returncode == 0, checked.stderr
     # No more than there are slots.
     assert json.loads(checked.stdout)["streams"][0]["memory_of_workers_bytes"] == 3 * 100 << 20
-    refused = check(f'{{ op = "choice", operations = [{called}] }}')
+    config["batch"]["operations"] = [{"op": "choice", "operations": config["batch"]["operations"]}]
+    refused = run_program("check", "--json", write_toml(path, config))
     assert "`batch.operations[0].operations[0]`: a function cannot be one of a choice" in refused.stderr, refused
 
 
@@ -387,11 +329,4 @@ def test_a_worker_that_lies_harms_its_own_batch_alone(recipe, lie, reason):
             is_lying = 9 in batch["label"]
             return {{"label": batch["label"], "caption": batch["caption"]}}
         """
-    config = recipe(source)
-    config["order"]["shuffle"] = False
-    with forebay.Loader(config, timeout=120) as loader:
-        taken = []
-        with pytest.raises(forebay.StageError, match=reason):
-            for batch in loader:
-                taken.extend(batch["label"].tolist())
-        assert taken == list(range(8))
+    assert until_failure(recipe(source), reason) == list(range(8))

@@ -1,21 +1,16 @@
 """An order in blocks over Parquet with compressed pages, over the real daemon: every sample once, on any number of
 ranks, through kills and resumptions, each page read once."""
 
-import contextlib
 import functools
-import http.server
 import os
 import re
 import shutil
-import subprocess
-import threading
-from pathlib import Path
 
 import forebay
 import pytest
-from support import PROGRAM, epochs_of, inline, kill_in_each_epoch
+from support import FIXTURES, config_of, epochs_of, kill_in_each_epoch, run_program, write_toml
+from web_folder import served
 
-FIXTURES = Path(__file__).parents[2] / "daemon/crates/formats/fixtures/tables"
 FILES, ROWS = 3, 120
 SAMPLES = FILES * ROWS
 
@@ -25,31 +20,23 @@ def table(tmp_path_factory):
     """Three files of 120 rows, of which about seven lie in a page that Snappy has compressed."""
     root = tmp_path_factory.mktemp("table")
     for number in range(FILES):
-        shutil.copy(FIXTURES / "pages-120.parquet", root / f"train-{number}.parquet")
+        shutil.copy(FIXTURES / "tables/pages-120.parquet", root / f"train-{number}.parquet")
         os.utime(root / f"train-{number}.parquet", (1_600_000_000, 1_600_000_000))
     return root
 
 
 @pytest.fixture
 def config(table, tmp_path):
-    def make(shuffle="blocks", path=table, batch=None, dataset=None, **keys):
-        return {
-            "dataset": {
-                "path": str(path),
-                "format": "parquet",
-                "index": str(tmp_path / "index"),
-                "fields": {
-                    "image": {"from": "image", "as": "bytes", "missing": "empty"},
-                    "label": {"from": "label"},
-                },
-                **(dataset or {}),
-            },
-            "order": {"seed": 3, "epochs": 2, "shuffle": shuffle, **({"blocks": 5} if shuffle == "blocks" else {})},
-            "batch": {"size": 6, "last": "short", **(batch or {})},
-            "stage": [{"name": "copy", "operations": []}],
-            "ring": {"slots": 3, "hold": 1},
-            **keys,
-        }
+    fields = {"image": {"from": "image", "as": "bytes", "missing": "empty"}, "label": {"from": "label"}}
+
+    def make(shuffle="blocks", path=table, **tables):
+        blocks = {"blocks": 5} if shuffle == "blocks" else {}
+        dataset = {"path": str(path), "format": "parquet", "index": str(tmp_path / "index"), "fields": fields}
+        order = {"seed": 3, "epochs": 2, "shuffle": shuffle, **blocks}
+        made = config_of(dataset, order=order, batch={"size": 6}, ring={"slots": 3, "hold": 1})
+        for name, keys in tables.items():
+            made[name] = {**made.get(name, {}), **keys}
+        return made
 
     return make
 
@@ -136,57 +123,11 @@ def test_a_damaged_page_is_named_and_its_rows_alone_are_bad(config, table, tmp_p
     assert ROWS + int(first_of_page[1]) in bad and all(ROWS <= sample < 2 * ROWS for sample in bad)
 
 
-@contextlib.contextmanager
-def served(folder):
-    """A web server of a folder's files; gives its URL and the ranges that it was asked for, by path."""
-    asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Headers and body in one packet.
-        wbufsize, disable_nagle_algorithm = -1, True
-
-        def answer(self, has_body):
-            whole = (folder / self.path.lstrip("/")).read_bytes()
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            part = whole[int(wanted[1]) : int(wanted[2]) + 1] if wanted else whole
-            if has_body:
-                asked.append((self.path, int(wanted[1]) if wanted else 0, len(part)))
-            self.send_response(206 if wanted else 200)
-            if wanted:
-                self.send_header("Content-Range", f"bytes {wanted[1]}-{wanted[2]}/{len(whole)}")
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("ETag", '"1"')
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            if has_body:
-                self.wfile.write(part)
-
-        def do_GET(self):
-            self.answer(True)
-
-        def do_HEAD(self):
-            self.answer(False)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_each_page_is_read_once_an_epoch_behind_a_url(config, table):
-    with served(table) as (url, asked):
-        found = {}
+    with served(table) as server:
+        found, asked = {}, server.parts
         for shuffle in ["blocks", True]:
-            settings = config(shuffle, f"{url}/train-{{0..2}}.parquet")
+            settings = config(shuffle, f"{server.url}/train-{{0..2}}.parquet")
             settings["order"]["epochs"] = 1
             # The index is made.
             with forebay.Loader(settings):
@@ -205,10 +146,10 @@ def test_each_page_is_read_once_an_epoch_behind_a_url(config, table):
 
 
 def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tmp_path):
-    with served(table) as (url, asked):
-        found = {}
-        for cache in [None, {"path": str(tmp_path / "cache"), "keep_free": 0}]:
-            settings = config(path=f"{url}/train-{{0..2}}.parquet", **({"cache": cache} if cache else {}))
+    with served(table) as server:
+        found, asked = {}, server.parts
+        for tables in [{}, {"cache": {"path": str(tmp_path / "cache"), "keep_free": 0}}]:
+            settings = config(path=f"{server.url}/train-{{0..2}}.parquet", **tables)
             settings["order"]["epochs"] = 1
             with forebay.Loader(settings):
                 pass
@@ -217,17 +158,14 @@ def test_ranks_of_a_host_read_each_page_once_through_the_cache(config, table, tm
                 with forebay.Loader(settings, rank=rank, world_size=2, compare_ranks=False) as loader:
                     seen += [sample for batch in loader for sample in rows(batch)]
             assert sorted(seen) == list(range(SAMPLES))
-            found[bool(cache)] = asked[begun:]
+            found[bool(tables)] = asked[begun:]
     # A group has about 35 rows, so batches of rank 0 and of rank 1 read the same group.
     assert len(found[False]) > 1.5 * len(set(found[False]))
     assert len(found[True]) <= 1.2 * len(set(found[False]))
 
 
 def check(settings, tmp_path, *arguments):
-    path = tmp_path / "settings.toml"
-    path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in settings.items()))
-    command = [PROGRAM, "check", "--plan-only", *arguments, path]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run_program("check", "--plan-only", *arguments, write_toml(tmp_path / "settings.toml", settings))
 
 
 def line(done, name):

@@ -3,9 +3,9 @@
 import importlib.util
 import json
 
-import forebay
 import numpy
 import pytest
+from support import config_of, rows_across_a_resume
 
 IMAGES = 24
 
@@ -34,34 +34,23 @@ def instances(tmp_path_factory):
     return path
 
 
-def batches(path, tmp_path, **order):
+def rows(path, tmp_path, **order):
+    """Boxes, labels, the red of a pixel and the size of each image."""
     dataset = {"format": "coco", "path": str(path), "root": str(path.parents[1] / "pictures")}
     operations = [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}]
-    config = {
-        "dataset": dataset | {"index": str(tmp_path / "index")},
-        "batch": {"size": 5, "last": "short"},
-        "stage": [{"name": "decode", "operations": operations}],
-        "order": {"epochs": 1, **order},
+    config = config_of({**dataset, "index": str(tmp_path / "index")}, operations, batch={"size": 5}, order=order)
+    found = rows_across_a_resume(config).values()
+    seen = {
+        int(row["image_id"]): (row["boxes"], row["labels"], int(row["image"][0, 0, 0]), row["orig_size"].tolist())
+        for row in found
     }
-    state, seen = None, {}
-    for _ in range(2):
-        with forebay.Loader(config, state=state) as loader:
-            for batch in loader:
-                boxes, labels = batch["boxes"], batch["labels"]
-                for row, image in enumerate(batch["image_id"].tolist()):
-                    assert image not in seen
-                    red = numpy.asarray(batch["image"])[row, 0, 0, 0]
-                    sizes = numpy.asarray(batch["orig_size"])[row].tolist()
-                    seen[image] = (numpy.array(boxes[row]), numpy.array(labels[row]), int(red), sizes)
-                if state is None:
-                    break
-            state = loader.state_dict()
+    assert len(seen) == len(found)
     return seen
 
 
 def test_boxes_and_labels_are_those_of_the_file_and_a_run_resumes(instances, tmp_path):
     told = json.loads(instances.read_text())
-    seen = batches(instances, tmp_path, seed=5)
+    seen = rows(instances, tmp_path, seed=5)
     assert sorted(seen) == sorted(image["id"] for image in told["images"])
     labels = {2: 0, 18: 1, 90: 2}
     for number, image in enumerate(told["images"]):
@@ -81,7 +70,7 @@ def test_pycocotools_reads_the_same(instances, tmp_path):
 
     coco = COCO(str(instances))
     labels = {category: label for label, category in enumerate(sorted(coco.getCatIds()))}
-    for image, (boxes, found, _, _) in batches(instances, tmp_path).items():
+    for image, (boxes, found, _, _) in rows(instances, tmp_path).items():
         own = coco.loadAnns(coco.getAnnIds(imgIds=[image], iscrowd=False))
         expected = numpy.array([one["bbox"] for one in own], numpy.float64).reshape(-1, 4)
         expected[:, 2:] += expected[:, :2]

@@ -4,9 +4,7 @@ import contextlib
 import http.server
 import os
 import re
-import subprocess
 import textwrap
-import threading
 import time
 import urllib.parse
 from pathlib import Path
@@ -14,8 +12,8 @@ from pathlib import Path
 import forebay
 import numpy as np
 import pytest
-from support import PROGRAM, wait_until
-from test_stages import digest, digests
+from support import config_of, digest, digests, run_program, wait_until, write_toml
+from web_folder import serving
 
 SAMPLES = 16
 SECRET = "hidden-and-never-told"
@@ -73,15 +71,10 @@ def bucket(tmp_path):
     folder.mkdir()
     for sample in range(SAMPLES):
         np.save(folder / f"{sample:02}.npy", np.full(100, sample, dtype=np.float32))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
-    server.daemon_threads = True
-    server.files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    server.used, server.expired, server.refused = [], [], set()
-    server.good_until = lambda key: float((tmp_path / "runs" / key).read_text())
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    with serving(Bucket, files=files, used=[], expired=[], refused=set()) as server:
+        server.good_until = lambda key: float((tmp_path / "runs" / key).read_text())
+        yield server
 
 
 @pytest.fixture
@@ -122,15 +115,9 @@ def profile(tmp_path, monkeypatch):
 
 
 def config(bucket, tmp_path, path="s3://data", **more):
-    storage = {"endpoint": f"http://127.0.0.1:{bucket.server_port}", "profile": "lab"}
-    return {
-        "dataset": {"path": str(path), "format": "npy", "index": str(tmp_path / f"index-{len(str(path))}")},
-        "storage": storage if str(path).startswith("s3") else {},
-        "batch": {"size": 4},
-        "order": {"epochs": 1},
-        "stage": [{"name": "copy", "operations": []}],
-        **more,
-    }
+    dataset = {"path": str(path), "format": "npy", "index": str(tmp_path / f"index-{len(str(path))}")}
+    storage = {"endpoint": bucket.url, "profile": "lab"} if str(path).startswith("s3") else {}
+    return config_of(dataset, storage=storage, **more)
 
 
 def keepers(tmp_path):
@@ -184,14 +171,7 @@ def test_keys_that_the_server_calls_expired_are_renewed(bucket, profile, tmp_pat
 )
 def test_a_command_that_fails_is_told_with_its_profile(bucket, profile, tmp_path, before, says):
     profile(before=before.replace("SECRET", SECRET))
-    path = tmp_path / "train.toml"
-    path.write_text(f"""
-dataset = {{ path = "s3://data", format = "npy", index = "{tmp_path}/index" }}
-storage = {{ endpoint = "http://127.0.0.1:{bucket.server_port}", profile = "lab" }}
-batch.size = 4
-stage = [{{ name = "copy", operations = [] }}]
-""")
-    done = subprocess.run([PROGRAM, "check", str(path)], capture_output=True, text=True, timeout=120)
+    done = run_program("check", write_toml(tmp_path / "train.toml", config(bucket, tmp_path)))
     said = done.stdout + done.stderr
     assert done.returncode == 1 and says in said, said
     assert "profile `lab`" in said and "give keys" in said and SECRET not in said and "more" not in says, said

@@ -1,28 +1,33 @@
 """Map-style Datasets as a loader's target: items in the order of the stream, the same whatever happens to a worker."""
 
-import contextlib
-import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import textwrap
-import time
-from pathlib import Path
 
 import forebay
 import forebay.torch
 import numpy
 import pytest
 import torch
-from PIL import Image
-from support import PROGRAM, run_ranks
-from test_stages import digest, workers
+from support import (
+    EXAMPLES,
+    ROOT,
+    digests,
+    epochs_of,
+    indices,
+    printed_by,
+    programs_of,
+    run_program,
+    run_ranks,
+    wait_until,
+    workers,
+    write_pictures,
+)
 
 ITEMS = 24
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -175,13 +180,9 @@ def test_every_item_comes_once_an_epoch_in_an_order_of_the_seed(module):
 def test_augmentations_within_the_dataset_are_the_same_for_every_number_of_workers(module):
     dataset = module(RANDOM).Random()
 
-    def digests(count):
-        with forebay.Loader(dataset, batch_size=4, epochs=2, num_workers=count, timeout=120) as loader:
-            return [digest(batch) for _ in loader.epochs_left() for batch in loader]
-
-    alone = digests(1)
-    assert len(set(alone)) == 12
-    assert alone == digests(3)
+    options = {"batch_size": 4, "epochs": 2}
+    alone, three = (digests(dataset, num_workers=count, **options) for count in (1, 3))
+    assert len(set(alone)) == 12 and alone == three
 
 
 def rows(batch):
@@ -190,21 +191,13 @@ def rows(batch):
 
 def test_a_resume_in_the_middle_of_an_epoch_at_another_world_size_gives_the_same_items(module):
     dataset = module(RANDOM).Random()
-    options = {"epochs": 1, "num_workers": 1, "timeout": 120, "compare_ranks": False}
-    with forebay.Loader(dataset, batch_size=4, **options) as loader:
-        whole = [row for batch in loader for row in rows(batch)]
+    options = {"epochs": 1, "num_workers": 1, "timeout": 120}
+    [whole] = epochs_of(rows, dataset, count=1, batch_size=4, **options)
     with forebay.Loader(dataset, batch_size=4, **options) as loader:
         batches = iter(loader)
         taken = [row for _ in range(2) for row in rows(next(batches))]
         state = loader.state_dict()
-    rest = []
-    loaders = [
-        forebay.Loader(dataset, batch_size=2, rank=rank, world_size=2, state=state, **options) for rank in range(2)
-    ]
-    for parts in zip(*loaders):
-        rest += [row for part in parts for row in rows(part)]
-    for loader in loaders:
-        loader.close()
+    [rest] = epochs_of(rows, dataset, count=1, world_size=2, batch_size=2, state=state, **options)
     assert taken + rest == whole and sorted(number for number, _ in whole) == list(range(ITEMS))
 
 
@@ -269,10 +262,7 @@ def test_the_object_is_sealed_and_only_workers_of_its_stage_get_it(module):
         kept = len(objects_open(os.getpid()))
     assert kept == 1, "what is kept for a restart"
     # Its supervisor's thread closes it.
-    deadline = time.monotonic() + 60
-    while objects_open(os.getpid()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert objects_open(os.getpid()) == []
+    wait_until(lambda: not objects_open(os.getpid()), "the end of the object's memory")
 
 
 def test_elements_of_arrays_are_shared_by_workers_and_may_be_written_to(module):
@@ -378,37 +368,17 @@ def test_ranks_with_different_datasets_are_refused(tmp_path):
         assert "differing:Plain of 24 items" in message and "differing:Plain of 28 items" in message, message
 
 
-def test_a_dataset_of_the_script_itself(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-            import forebay.torch
-
-            class Squares:
-                def __len__(self):
-                    return 6
-
-                def __getitem__(self, index):
-                    return index * index
-
-            def negative(item):
-                return -item
-
-            if __name__ == "__main__":
-                options = {"batch_size": 6, "epochs": 1, "num_workers": 1, "shuffle": False, "timeout": 120}
-                with forebay.torch.Loader(Squares(), transform=negative, **options) as loader:
-                    print([batch.tolist() for batch in loader])
-        """)
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
-    assert done.stdout == "[[0, -1, -4, -9, -16, -25]]\n", done.stderr
-
-
 @pytest.mark.parametrize(
-    "wrap", ["Subset(Squares(), range(6))", "ConcatDataset([Squares()])", "random_split(Squares(), [6, 0])[0]"]
+    ("dataset", "printed"),
+    [
+        ("Squares(), transform=negative", "-25 -16 -9 -4 -1 0"),
+        ("Subset(Squares(), range(6))", "0 1 4 9 16 25"),
+        ("ConcatDataset([Squares()])", "0 1 4 9 16 25"),
+        ("random_split(Squares(), [6, 0])[0]", "0 1 4 9 16 25"),
+    ],
 )
-def test_a_dataset_of_the_script_within_one_of_pytorch(tmp_path, wrap):
-    pytest.importorskip("torch")
+def test_a_dataset_of_the_script_within_one_of_pytorch(tmp_path, dataset, printed):
+    """And by itself."""
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -422,14 +392,17 @@ def test_a_dataset_of_the_script_within_one_of_pytorch(tmp_path, wrap):
                 def __getitem__(self, index):
                     return index * index
 
+            def negative(item):
+                return -item
+
             if __name__ == "__main__":
                 options = {{"batch_size": 6, "epochs": 1, "num_workers": 1, "shuffle": False, "timeout": 120}}
-                with forebay.torch.Loader({wrap}, **options) as loader:
-                    print([sorted(batch.tolist()) for batch in loader])
+                with forebay.torch.Loader({dataset}, **options) as loader:
+                    print(*sorted(item for batch in loader for item in batch.tolist()))
         """)
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
-    assert done.stdout == "[[0, 1, 4, 9, 16, 25]]\n", done.stderr
+    assert done.stdout == f"{printed}\n", done.stderr
 
 
 @pytest.mark.parametrize("dataset", ["Made(len)", "Holder(Made(len))", "Holder(function)"])
@@ -665,7 +638,7 @@ def test_a_configuration_alone_cannot_name_a_dataset_object(tmp_path):
         '[batch]\nsize = 2\n[[stage]]\nname = "items"\noperations = []\n'
     )
     for command in (["check", path], ["serve", path, "--socket", tmp_path / "socket"]):
-        done = subprocess.run([PROGRAM, *command], capture_output=True, text=True, timeout=120)
+        done = run_program(*command)
         assert done.returncode != 0 and "a Dataset object of a trainer (`mydata:Pictures`)" in done.stderr + done.stdout
     with pytest.raises(forebay.ConfigError, match=r"make it with `forebay.Loader\(dataset"):
         forebay.Loader(path)
@@ -702,7 +675,7 @@ def test_weights_may_be_an_array(config, kind):
         batches = iter(loader)
         taken = next(batches)["index"].tolist()
         os.kill(loader.daemon_pid, signal.SIGKILL)
-        taken += [index for batch in batches for index in batch["index"].tolist()]
+        taken += indices(batches)
     assert set(taken) == {3, 7} and len(taken) >= 16
 
 
@@ -717,27 +690,18 @@ def test_a_dataset_may_be_weighted(module):
 @pytest.fixture
 def pictures(tmp_path):
     """24 pictures in three class folders, with a list of their labels."""
-    rows = []
-    for number in range(ITEMS):
-        file = tmp_path / "pictures" / f"class{number % 3}" / f"{number:02}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = numpy.random.default_rng(number).integers(0, 255, (50, 40, 3), dtype=numpy.uint8)
-        Image.fromarray(pixels).save(file)
-        rows.append({"file": f"{file.parent.name}/{file.name}", "label": number % 3})
-    (tmp_path / "pictures" / "labels.json").write_text(json.dumps(rows))
-    return tmp_path / "pictures"
+    folder = write_pictures(tmp_path / "pictures", ITEMS, lambda sample: sample % 3, (50, 40, 3))
+    rows = [{"file": f"class{number % 3}/{number:02}.png", "label": number % 3} for number in range(ITEMS)]
+    (folder / "labels.json").write_text(json.dumps(rows))
+    return folder
 
 
 def test_the_programs_of_the_page_print_the_same_items(pictures, module):
-    page = ROOT / "docs/from-pytorch.md"
-    of_class, *programs = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    of_class, *programs = programs_of("from-pytorch.md")
     module(of_class, "pictures")
-    printed = []
-    for program in programs:
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            exec(compile(program, str(page), "exec"), {"folder": str(pictures)})
-        printed.append(output.getvalue().splitlines())
-    assert len(programs) == 2 and len(printed[0]) == ITEMS
+    assert len(programs) == 2
+    printed = [printed_by(program, folder=str(pictures)) for program in programs]
+    assert len(printed[0]) == ITEMS
     assert sorted(printed[0]) == sorted(printed[1]) and printed[0] != printed[1]
 
 
@@ -750,7 +714,7 @@ def test_every_argument_that_is_taken_is_in_the_table_of_the_page():
 
 def test_the_example_goes_on_from_its_checkpoint_with_the_same_batches(pictures, tmp_path):
     def run(*options):
-        command = [sys.executable, ROOT / "client-lib/python/examples/train_dataset.py", pictures]
+        command = [sys.executable, EXAMPLES / "train_dataset.py", pictures]
         fixed = ["--batch-size", "4", "--workers", "1", "--epochs", "2", "--save-every", "4"]
         done = subprocess.run([*command, *options, *fixed], capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr

@@ -4,16 +4,15 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy
 import pytest
-from support import PROGRAM
+from support import PROGRAM, ROOT, run_program
 
 yaml = pytest.importorskip("yaml")
 image = pytest.importorskip("PIL.Image")
 
-FOLDER = Path(__file__).parents[2] / "configs" / "deploy"
+FOLDER = ROOT / "configs" / "deploy"
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -74,10 +73,8 @@ def test_the_side_cars_memory_holds_the_ring(manifest, tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         if number < 300:
             image.fromarray(numpy.zeros((8, 8, 3), numpy.uint8)).save(folder / f"{number}.png")
-    command = [PROGRAM, "check", str(file), "--set", f"dataset.path={tmp_path / 'images'}"]
-    done = subprocess.run(
-        [*command, "--set", f"dataset.index={tmp_path / 'index'}"], capture_output=True, text=True, check=False
-    )
+    keys = [f"dataset.path={tmp_path / 'images'}", f"dataset.index={tmp_path / 'index'}"]
+    done = run_program("check", file, *(f"--set={key}" for key in keys))
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("memory = ")]
     ring = line.split('"')[1].replace("iB", "i")
@@ -87,7 +84,7 @@ def test_the_side_cars_memory_holds_the_ring(manifest, tmp_path):
 
 
 def test_the_dashboard_asks_for_documented_names_and_labels_only():
-    table = (FOLDER.parents[1] / "docs" / "metrics.md").read_text()
+    table = (ROOT / "docs" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(forebay_\w+)` \| (\w+) \|([^|]*)\|", table, re.MULTILINE)
     labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, _, cell in rows}
     for name, kind, _ in rows:

@@ -2,7 +2,6 @@
 trains on, batch for batch."""
 
 import functools
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,11 +10,10 @@ from pathlib import Path
 import forebay
 import numpy
 import pytest
-from support import run_ranks
+from support import load_example, run_ranks
 
 torch = pytest.importorskip("torch")
 
-EXAMPLES = Path(__file__).parents[2] / "client-lib" / "python" / "examples"
 SAMPLES, BATCH_SIZE, EPOCHS = 36, 4, 3
 STEPS_AN_EPOCH = SAMPLES // BATCH_SIZE
 # Inside the first epoch, its last step, and inside the second one.
@@ -50,13 +48,6 @@ def order(config_file):
         len(steps) == EPOCHS * STEPS_AN_EPOCH and steps[:STEPS_AN_EPOCH] != steps[STEPS_AN_EPOCH : 2 * STEPS_AN_EPOCH]
     )
     return steps
-
-
-def load_example(name):
-    specification = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def watch(example, monkeypatch):
@@ -230,9 +221,10 @@ def test_flax_goes_on_inside_an_epoch(config_file, order, tmp_path, monkeypatch)
 WATCHED = """
     import json, os, sys
     import test_examples
+    from support import load_example
 
     folder, name, *arguments = sys.argv[1:]
-    example = test_examples.load_example(name)
+    example = load_example(name)
     seen = []
     forward = example.Classifier.forward
     example.Classifier.forward = lambda self, images: seen.append(images[:, 0, 0, 0].tolist()) or forward(self, images)

@@ -60,10 +60,8 @@ def test_hold_batches_may_be_kept_while_the_next_is_asked_for(config):
         assert indices(kept) == list(range(32))
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_small_fields_may_be_kept_for_whole_epochs(endless, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    with getattr(module, name)(endless()) as loader:
+def test_small_fields_may_be_kept_for_whole_epochs(endless, make_loader):
+    with make_loader(endless()) as loader:
         labels = []
         for _ in range(3):
             for batch in loader:
@@ -72,7 +70,7 @@ def test_small_fields_may_be_kept_for_whole_epochs(endless, face):
                 del batch
         assert loader.stats()["client"]["held"] == 0
         assert [int(label) for batch in labels for label in batch] == [*range(40)] * 3
-        if face == "Loader":
+        if make_loader is forebay.Loader:
             assert labels[0].flags.owndata and labels[0].flags.writeable and labels[0].flags.c_contiguous
 
 
@@ -104,10 +102,9 @@ def test_small_ragged_fields_are_copies_too(ragged, max_bytes, held):
         assert [row.tolist() for row in tokens] == [list(range(sample)) for sample in range(6)]
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader"])
-def test_a_hold_limit_names_the_field_that_is_held(config, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay.torch"), "Loader")
-    with getattr(module, name)(config()) as loader:
+@pytest.mark.parametrize("make_loader", ["Loader", "torch.Loader"], indirect=True)
+def test_a_hold_limit_names_the_field_that_is_held(config, make_loader):
+    with make_loader(config()) as loader:
         kept = []
         with pytest.raises(forebay.HoldLimit, match=r"4 batches are held by `array` and .*`\.clone\(\)` of a tensor"):
             for batch in loader:
@@ -135,10 +132,8 @@ def test_an_early_break_gives_the_rest_up_and_a_new_iterator_ends_the_old_one(co
         assert loader.state_dict()["epoch"] == 2
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_an_iterator_that_gave_nothing_costs_no_epoch(config, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    with getattr(module, name)(config()) as loader:
+def test_an_iterator_that_gave_nothing_costs_no_epoch(config, make_loader):
+    with make_loader(config()) as loader:
         # Lightning does so to see whether a loader can be iterated.
         iter(loader)
         loader.set_epoch(0)
@@ -162,11 +157,8 @@ def test_an_iterator_that_gave_nothing_costs_no_epoch(config, face):
         assert again == list(range(40)) and next(tried, None) is None
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_set_epoch_makes_the_next_iteration_one_of_that_epoch(config, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    make = getattr(module, name)
-    with make(config()) as loader:
+def test_set_epoch_makes_the_next_iteration_one_of_that_epoch(config, make_loader):
+    with make_loader(config()) as loader:
         whole = indices(loader)
         # A break leaves epoch 1, and it is asked for again: all of it comes, as from DistributedSampler.
         iterator = iter(loader)
@@ -183,7 +175,7 @@ def test_set_epoch_makes_the_next_iteration_one_of_that_epoch(config, face):
                 loader.set_epoch(0)
         assert list(loader.epochs_left()) == [1]
         state = {**loader.state_dict(), "epoch": 0, "samples": 16}
-    with make(config(), state=state) as loader:
+    with make_loader(config(), state=state) as loader:
         # A resumed epoch is named, not begun anew; once left it is.
         loader.set_epoch(0)
         assert indices([next(iter(loader))]) == whole[16:24]
@@ -430,11 +422,8 @@ def test_bfloat16_has_the_type_of_ml_dtypes_or_its_bits(narrow, monkeypatch, is_
         assert array.dtype == numpy.uint16
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
 @pytest.mark.parametrize("taken", range(11))
-def test_one_loop_serves_a_new_run_and_a_resumed_one(config, face, taken):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    make = getattr(module, name)
+def test_one_loop_serves_a_new_run_and_a_resumed_one(config, make_loader, taken):
     seen, epochs, state = [], [], None
 
     def train(loader, stop):
@@ -447,10 +436,10 @@ def test_one_loop_serves_a_new_run_and_a_resumed_one(config, face, taken):
                     return loader.state_dict()
         return loader.state_dict()
 
-    with make(config()) as loader:
+    with make_loader(config()) as loader:
         if taken > 0:
             state = train(loader, taken)
-    with make(config(), state=state) as loader:
+    with make_loader(config(), state=state) as loader:
         assert loader.epoch == (taken // 5)
         end = train(loader, None)
         assert list(loader.epochs_left()) == [] and loader.epoch == 2

@@ -1,18 +1,14 @@
 """Manifests as Python's csv and pandas' habits write them, read through the whole program."""
 
-import contextlib
 import csv
-import io
-import json
-import re
 from pathlib import Path
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
+from support import config_of, printed_by, programs_of
 
-DOCUMENT = Path(__file__).parents[2] / "docs/from-torchvision.md"
 SPECIES = ["owl", "bee", "ant"]
 
 
@@ -32,10 +28,8 @@ def table(tmp_path):
     return str(tmp_path / "train.csv")
 
 
-def config(path, fields, operations=(), **keys):
-    dataset = {"format": "manifest", "path": str(path), "fields": fields}
-    stage = [{"name": "unpack", "operations": list(operations)}]
-    return {"dataset": dataset, "batch": {"size": 8, "last": "short"}, "stage": stage, "order": {"epochs": 1, **keys}}
+def config(path, fields, operations=(), **order):
+    return config_of({"format": "manifest", "path": str(path), "fields": fields}, operations, order=order)
 
 
 def test_pictures_masks_labels_and_captions_of_a_csv_arrive(table):
@@ -65,32 +59,6 @@ def test_pictures_masks_labels_and_captions_of_a_csv_arrive(table):
     assert name.name.startswith("train.csv:")
 
 
-def test_rows_of_text_and_numbers_alone_resume(tmp_path):
-    with open(tmp_path / "pairs.jsonl", "w") as file:
-        for number in range(50):
-            file.write(
-                json.dumps({"source": f"s{number}", "target": f"t{number}" * number, "score": number / 4}) + "\n"
-            )
-    fields = {name: {"from": name} for name in ("source", "target", "score")}
-
-    def take(loader, count=None):
-        taken = []
-        for batch in loader:
-            taken += zip(batch["source"].strings(), batch["target"].strings(), batch["score"].tolist())
-            if count is not None and len(taken) >= count:
-                break
-        return taken
-
-    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields)) as loader:
-        whole = take(loader)
-    assert sorted(whole) == sorted((f"s{n}", f"t{n}" * n, n / 4) for n in range(50))
-    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields)) as loader:
-        before = take(loader, 16)
-        state = loader.state_dict()
-    with forebay.Loader(config(tmp_path / "pairs.jsonl", fields), state=state) as loader:
-        assert before + take(loader) == whole
-
-
 def test_a_broken_picture_is_a_bad_sample_with_its_line(table):
     (Path(table).parent / "images/07.png").write_text("no image")
     operations = [{"op": "decode-image"}, {"op": "resize", "size": [20, 30]}]
@@ -102,12 +70,7 @@ def test_a_broken_picture_is_a_bad_sample_with_its_line(table):
 
 def test_the_programs_of_the_migration_page_give_the_same_samples(table):
     pytest.importorskip("torchvision")
-    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    programs = programs_of("from-torchvision.md")
     assert len(programs) == 2
-    printed = []
-    for program in programs:
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            exec(compile(program, str(DOCUMENT), "exec"), {"table": table})
-        printed.append(sorted(output.getvalue().splitlines()))
+    printed = [sorted(printed_by(program, table=table)) for program in programs]
     assert len(printed[0]) >= 42 and printed[0] == printed[1]

@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import urllib.request
-from pathlib import Path
 
 import forebay
 import pytest
-from support import PROGRAM, free_port, wait_until
+from support import PROGRAM, ROOT, config_of, free_port, run_program, wait_until, write_toml
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "metrics.md"
 SAMPLE = re.compile(r'(\w+(?:\{(?:\w+="[^"]*",?)*\})?) (\S+)')
 
 
@@ -57,12 +56,8 @@ def test_a_scraper_reads_every_documented_name_and_counters_never_go_down(config
 
 @pytest.mark.parametrize("command", ["serve", "run"])
 def test_serve_and_run_serve_metrics_too(config, tmp_path, command):
-    dataset = config()["dataset"]["path"]
-    file = tmp_path / "train.toml"
-    file.write_text(
-        f'dataset = {{ format = "npy", path = "{dataset}" }}\nbatch.size = 8\n'
-        '[[stage]]\nname = "copy"\noperations = []\n[listen]\nmetrics = "127.0.0.1:0"\n'
-    )
+    dataset = config()["dataset"]
+    file = write_toml(tmp_path / "train.toml", config_of(dataset, listen={"metrics": "127.0.0.1:0"}))
     place = str(tmp_path / "daemon.sock")
     more = {"serve": ["--socket", place], "run": ["--set", f"listen.socket={place}", "--", "sleep", "600"]}[command]
     daemon = subprocess.Popen([PROGRAM, command, str(file), *more], stderr=subprocess.PIPE, text=True)
@@ -70,8 +65,7 @@ def test_serve_and_run_serve_metrics_too(config, tmp_path, command):
         lines = iter(daemon.stderr.readline, "")
         address = next(found[1] for found in map(re.compile(r"metrics at http://([^/]+)/").search, lines) if found)
         assert scrape(address)[1]['forebay_verdict{limit="none"}'] == 1
-        stats = subprocess.run([PROGRAM, "stats", "--json", place], capture_output=True, check=True).stdout
-        assert json.loads(stats)["metrics"] == address
+        assert json.loads(run_program("stats", "--json", place).stdout)["metrics"] == address
     finally:
         daemon.terminate()
         daemon.wait(60)

@@ -2,18 +2,15 @@
 through kills and resumptions."""
 
 import functools
-import io
 import itertools
 import json
 import shutil
-import subprocess
-import tarfile
 from collections import Counter
 
 import forebay
 import numpy
 import pytest
-from support import PROGRAM, epochs_of, indices, inline, kill_in_each_epoch
+from support import config_of, epochs_of, indices, inline, kill_in_each_epoch, run_program, write_tar
 
 # The samples of the two folders, and the value of the second's first.
 FIRST, OTHER, OTHER_BEGINS = 40, 7, 1000
@@ -32,22 +29,22 @@ def folders(tmp_path_factory):
     return root
 
 
+def copied(dataset, size=6, **order):
+    """A configuration of four epochs that copies its samples."""
+    order = {"seed": 3, "epochs": 4, **order}
+    return config_of(dataset, order=order, batch={"size": size}, ring={"slots": 3, "hold": 1})
+
+
 @pytest.fixture
 def mixed(folders):
     """Makes a configuration over both folders; a number for each is its repeat, a dict more keys of it."""
 
-    def make(first=1.0, other=REPEAT, batch=None, **order):
+    def make(first=1.0, other=REPEAT, size=6, **order):
         def keys(name, given):
             given = given if isinstance(given, dict) else {"repeat": given}
             return {"name": name, "format": "npy", "path": str(folders / name), **given}
 
-        return {
-            "dataset": [keys("first", first), keys("other", other)],
-            "order": {"seed": 3, "epochs": 4, **order},
-            "batch": {"size": 6, "last": "short", **(batch or {})},
-            "stage": [{"name": "copy", "operations": []}],
-            "ring": {"slots": 3, "hold": 1},
-        }
+        return copied([keys("first", first), keys("other", other)], size, **order)
 
     return make
 
@@ -80,14 +77,14 @@ def test_counts_are_exact_on_any_number_of_ranks(mixed):
     assert sorted(Counter(of_other(whole[0] + whole[1])).values()) == [5] * 6 + [6]
     assert whole[0] != whole[1]
     for world_size, size in [(2, 3), (3, 2), (2, 5), (3, 4)]:
-        assert epochs(mixed(batch={"size": size}), world_size=world_size) == whole
+        assert epochs(mixed(size=size), world_size=world_size) == whole
 
 
 def test_what_an_epoch_drops_shifts_nothing(mixed):
     whole = epochs(mixed(), 3)[2]
     for world_size, size, left in [(1, 8, 56), (2, 5, 50), (3, 6, 54)]:
-        dropped = epochs(mixed(batch={"size": size, "last": "drop"}), 3, world_size)[2]
-        assert dropped == whole[:left]
+        config = {**mixed(), "batch": {"size": size, "last": "drop"}}
+        assert epochs(config, 3, world_size)[2] == whole[:left]
 
 
 def test_weights_divide_an_epoch_exactly(mixed):
@@ -99,7 +96,8 @@ def test_weights_divide_an_epoch_exactly(mixed):
     counts = Counter(itertools.chain.from_iterable(whole))
     assert all(counts[sample] == 7 for sample in range(FIRST))
     assert sorted(counts[sample] for sample in range(FIRST, FIRST + OTHER)) == [17] * 6 + [18]
-    assert epochs({**config, "batch": {"size": 7, "last": "short"}}, 4, 2) == whole
+    config["batch"]["size"] = 7
+    assert epochs(config, 4, 2) == whole
 
 
 # Within the first epoch of 58, at the second's end, and within the fourth.
@@ -118,7 +116,7 @@ def changing(mixed, **keys):
 
 @pytest.mark.parametrize("world_size, size", [(1, 6), (2, 3), (3, 2), (3, 4)])
 def test_weights_change_at_positions_with_exact_counts(mixed, world_size, size):
-    whole = list(itertools.chain.from_iterable(epochs(changing(mixed, batch={"size": size}), 4, world_size)))
+    whole = list(itertools.chain.from_iterable(epochs(changing(mixed, size=size), 4, world_size)))
     for (begin, first, other), (end, *_) in zip(PIECES, PIECES[1:]):
         assert Counter(sample >= FIRST for sample in whole[begin:end]) == Counter({False: first, True: other})
     # Each dataset goes on where it was: 92 draws are two passes and 12 samples more, 140 are twenty passes.
@@ -140,7 +138,7 @@ def test_a_run_resumes_across_changes_of_weights(mixed, after):
             next(batches)
         state = loader.state_dict()
     assert "\n" not in json.dumps(state) and len(json.dumps(state)) < 1000
-    rest = epochs(changing(mixed, batch={"size": 5}), 4 - after[0], 2, state=state)
+    rest = epochs(changing(mixed, size=5), 4 - after[0], 2, state=state)
     assert rest == [whole[after[0]][6 * after[1] :], *whole[after[0] + 1 :]]
 
 
@@ -170,22 +168,15 @@ def test_changes_of_weights_are_said_and_checked(mixed, tmp_path):
     first, other = stream["datasets"]
     assert (first["draws_per_epoch"], first["changes"]) == (44, [[20, 29], [116, 0], [200, 53]])
     assert (other["draws_per_epoch"], other["changes"]) == (14, [[20, 29], [116, 58], [200, 5]])
-    toml = tmp_path / "mix.toml"
-    lines = [
-        'order = { samples_per_epoch = 58 }\nstage = [{ name = "copy", operations = [] }]\nbatch.size = 6',
-        *(
-            f'[[dataset]]\nname = "{keys["name"]}"\nformat = "npy"\npath = "{keys["path"]}"\nweight = {weight}'
-            for keys, weight in zip(config["dataset"], ["[3, { from = 20, weight = 1 }]", "1"])
-        ),
-    ]
-    toml.write_text("\n".join(lines))
-    done = subprocess.run([PROGRAM, "check", toml, "--plan-only"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "first: 40 samples, 44 drawn an epoch, 75.86 %; from position 20 on 29, 50.00 %" in done.stdout
-    toml.write_text("\n".join(lines).replace("from = 20", "from = 0"))
-    done = subprocess.run([PROGRAM, "check", toml, "--plan-only"], capture_output=True, text=True)
-    assert done.returncode != 0
-    assert ":8: `dataset.first.weight` changes at position 0 after 0: each `from` has to be above" in done.stderr
+    for at in [20, 0]:
+        for keys, weight in zip(config["dataset"], [[3, {"from": at, "weight": 1}], 1]):
+            keys["weight"] = weight
+        done = run_program("check", write_mixture(tmp_path / "mix.toml", config), "--plan-only")
+        assert (done.returncode == 0) == (at == 20), done.stderr
+        if at == 20:
+            assert "first: 40 samples, 44 drawn an epoch, 75.86 %; from position 20 on 29, 50.00 %" in done.stdout
+    # The line of its table.
+    assert ":9: `dataset.first.weight` changes at position 0 after 0: each `from` has to be above" in done.stderr
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
@@ -197,19 +188,14 @@ def test_a_run_resumes_anywhere_with_another_world(mixed, after):
         state = loader.state_dict()
     assert taken == whole[0][: 6 * after]
     assert "\n" not in json.dumps(state)
-    rest = epochs(mixed(batch={"size": 5}), 2, 2, state=state)
+    rest = epochs(mixed(size=5), 2, 2, state=state)
     assert rest == [whole[0][6 * after :], whole[1]]
 
 
 def weighted(folders, weights, **keys):
     numpy.save(folders / "weights.npy", weights)
-    return {
-        "dataset": {"format": "npy", "path": str(folders / "first")},
-        "order": {"seed": 3, "epochs": 3, "samples_per_epoch": 60, "weights": str(folders / "weights.npy"), **keys},
-        "batch": {"size": 6, "last": "short"},
-        "stage": [{"name": "copy", "operations": []}],
-        "ring": {"slots": 3, "hold": 1},
-    }
+    order = {"samples_per_epoch": 60, "weights": str(folders / "weights.npy"), **keys}
+    return copied({"format": "npy", "path": str(folders / "first")}, **order)
 
 
 @pytest.mark.parametrize("kind", ["repeats", "weights", "weights of samples"])
@@ -222,6 +208,9 @@ def test_a_killed_daemon_changes_nothing(mixed, folders, tmp_path, kind):
     with forebay.Loader(config) as loader:
         whole = [indices(loader), indices(loader)]
     kill_in_each_epoch(config, whole, 4)
+
+
+CROPPED = [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]
 
 
 @pytest.fixture(scope="module")
@@ -238,21 +227,10 @@ def pictures(tmp_path_factory):
     return root
 
 
-def crops(pictures, dataset, count=1, path=None, **order):
+def crops(dataset, count, **order):
     """The random part that each row of so many epochs is, as bytes, by sample; and all fields of the first batch."""
-    config = {
-        "dataset": dataset,
-        "order": {"seed": 1, **order},
-        "batch": {"size": 4, "last": "short"},
-        "stage": [
-            {
-                "name": "preprocess",
-                "operations": [{"op": "decode-image"}, {"op": "random-resized-crop", "size": 24}],
-            }
-        ],
-    }
-    if path:
-        path.write_text(json.dumps(config))
+    operations = [{"op": "decode-image"}, {"op": "random-resized-crop", "size": 24}]
+    config = config_of(dataset, operations, order={"seed": 1, "epochs": 10, **order})
     seen, fields = {}, None
     with forebay.Loader(config) as loader:
         for _ in range(count):
@@ -266,39 +244,31 @@ def crops(pictures, dataset, count=1, path=None, **order):
 def test_a_repeat_is_augmented_anew_and_the_same_in_every_run(pictures):
     first = {"path": str(pictures / "first"), "repeat": 3}
     other = {"path": str(pictures / "other")}
-    seen, fields = crops(pictures, [first, other], 2)
+    seen, fields = crops([first, other], 2)
     assert sorted(fields) == ["dataset", "image", "index", "label"]
     for sample, found in seen.items():
         assert len(found) == (6 if sample < 5 else 2)
         assert len(set(found)) == len(found), f"sample {sample} is the same twice"
-    assert crops(pictures, [first, other], 2)[0] == seen
+    assert crops([first, other], 2)[0] == seen
     # The third pass of the dataset alone has the parts of its third time here.
-    alone = crops(pictures, {"path": str(pictures / "first")}, 6)[0]
+    alone = crops({"path": str(pictures / "first")}, 6)[0]
     assert all(sorted(alone[sample]) == sorted(seen[sample]) for sample in range(5))
 
 
 def test_a_list_of_one_dataset_is_that_dataset(pictures):
     plain = {"path": str(pictures / "first")}
-    seen, fields = crops(pictures, plain, 2)
-    assert crops(pictures, [plain], 2) == (seen, fields)
-    assert crops(pictures, [{**plain, "name": "x", "repeat": 1}], 2) == (seen, fields)
+    seen, fields = crops(plain, 2)
+    assert crops([plain], 2) == (seen, fields)
+    assert crops([{**plain, "name": "x", "repeat": 1}], 2) == (seen, fields)
     assert "dataset" not in fields
 
 
 def test_a_bad_sample_is_substituted_by_one_of_its_own_dataset(pictures, tmp_path):
     shutil.copytree(pictures, tmp_path / "data")
     (tmp_path / "data" / "other" / "only" / "1.png").write_bytes(b"no picture")
-    config = {
-        "dataset": [
-            {"path": str(tmp_path / "data" / "first")},
-            {"path": str(tmp_path / "data" / "other"), "repeat": 20},
-        ],
-        "batch": {"size": 5},
-        "order": {"epochs": 1},
-        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]}],
-        "errors": {"on_bad_sample": "substitute", "budget": 100},
-    }
-    with forebay.Loader(config) as loader:
+    dataset = [{"path": str(tmp_path / "data" / "first")}, {"path": str(tmp_path / "data" / "other"), "repeat": 20}]
+    errors = {"on_bad_sample": "substitute", "budget": 100}
+    with forebay.Loader(config_of(dataset, CROPPED, batch={"size": 5}, errors=errors)) as loader:
         counts = Counter(indices(loader))
         (session,) = loader.stats()["sessions"]
     # Each of its twenty times is a row of its own, and has a substitute of its own.
@@ -309,20 +279,13 @@ def test_a_bad_sample_is_substituted_by_one_of_its_own_dataset(pictures, tmp_pat
 
 def test_datasets_of_other_formats_mix(pictures, tmp_path):
     """Pictures in folders beside pictures in an archive: fields in another order, files that hold several samples."""
-    with tarfile.open(tmp_path / "0.tar", "w") as archive:
-        for sample in range(4):
-            png = (pictures / "other" / "only" / f"{sample % 3}.png").read_bytes()
-            for name, content in [(f"{sample}.cls", str(70 + sample).encode()), (f"{sample}.png", png)]:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-    config = {
-        "dataset": [{"path": str(pictures / "first")}, {"name": "tar", "path": str(tmp_path), "repeat": 2}],
-        "batch": {"size": 13},
-        "order": {"epochs": 2},
-        "stage": [{"name": "preprocess", "operations": [{"op": "decode-image"}, {"op": "center-crop", "size": 8}]}],
-    }
-    with forebay.Loader(config) as loader:
+    members = []
+    for sample in range(4):
+        png = (pictures / "other" / "only" / f"{sample % 3}.png").read_bytes()
+        members += [(f"{sample}.cls", str(70 + sample).encode()), (f"{sample}.png", png)]
+    write_tar(tmp_path / "0.tar", members)
+    dataset = [{"path": str(pictures / "first")}, {"name": "tar", "path": str(tmp_path), "repeat": 2}]
+    with forebay.Loader(config_of(dataset, CROPPED, batch={"size": 13}, order={"epochs": 2})) as loader:
         for _ in range(2):
             (batch,) = loader
             assert sorted(batch["index"].tolist()) == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8]
@@ -350,7 +313,7 @@ def test_draws_by_weight_follow_the_weights(folders):
 def test_each_draw_by_weight_is_augmented_by_itself(pictures, tmp_path):
     numpy.save(tmp_path / "weights.npy", numpy.array([1, 0, 1, 0, 0], numpy.float32))
     order = {"weights": str(tmp_path / "weights.npy"), "samples_per_epoch": 20}
-    seen, _ = crops(pictures, {"path": str(pictures / "first")}, 2, **order)
+    seen, _ = crops({"path": str(pictures / "first")}, 2, **order)
     assert sorted(seen) == [0, 2] and sum(map(len, seen.values())) == 40
     assert all(len(set(found)) == len(found) for found in seen.values())
 
@@ -431,9 +394,7 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
     assert (other["name"], other["samples"], other["draws_per_epoch"]) == ("other", OTHER, DRAWN)
     # What was published of the next epoch counts too.
     assert FIRST <= first["rows_published"] <= 2 * FIRST and DRAWN <= other["rows_published"] <= 2 * DRAWN
-    path = tmp_path / "train.toml"
-    path.write_text(toml_of(mixed()))
-    check = subprocess.run([PROGRAM, "check", path], capture_output=True, text=True, timeout=60)
+    check = run_program("check", write_mixture(tmp_path / "train.toml", mixed()))
     assert check.returncode == 0, check.stderr
     assert "47, 58 drawn an epoch" in check.stdout, check.stdout
     # A launcher may expect what it prints.
@@ -451,38 +412,25 @@ def test_counts_of_each_dataset_are_told(mixed, tmp_path, monkeypatch):
         assert any(words.split() == f"dataset {name}: {line}".split() for words in check.stdout.splitlines())
 
 
-def toml_of(config):
-    """The configuration as a file, with `[[dataset]]` as users write it."""
+def write_mixture(path, config):
+    """Writes the configuration with `[[dataset]]` as users write it."""
     lines = [f"{key} = {inline(value)}" for key, value in config.items() if key != "dataset"]
     for table in config["dataset"]:
         lines += ["[[dataset]]", *(f"{key} = {inline(value)}" for key, value in table.items())]
-    return "\n".join(lines)
+    path.write_text("\n".join(lines))
+    return path
 
 
 def test_run_sample_gives_the_part_of_a_pass(pictures, tmp_path):
     """A message names the pass where it names an epoch for this command: the third time of a repeat is its pass 2."""
-    text = f"""
-[[dataset]]
-path = "{pictures}/first"
-repeat = 3
-[[dataset]]
-path = "{pictures}/other"
-[order]
-seed = 1
-[batch]
-size = 4
-[[stage]]
-name = "preprocess"
-operations = [{{ op = "decode-image" }}, {{ op = "random-resized-crop", size = 2 }}]
-"""
-    path = tmp_path / "train.toml"
-    path.write_text(text)
+    operations = [{"op": "decode-image"}, {"op": "random-resized-crop", "size": 2}]
+    dataset = [{"path": str(pictures / "first"), "repeat": 3}, {"path": str(pictures / "other")}]
+    path = write_mixture(tmp_path / "train.toml", config_of(dataset, operations, order={"seed": 1}))
     printed = set()
     with forebay.Loader(path) as loader:
         parts = {pixels.tobytes() for batch in loader for s, pixels in zip(batch["index"], batch["image"]) if s == 4}
     for number in range(3):
-        command = [PROGRAM, "run-sample", path, "4", "--epoch", str(number)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = run_program("run-sample", path, 4, "--epoch", number)
         assert done.returncode == 0, done.stderr
         (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("image")]
         printed.add(bytes(int(word) for word in line.split(":")[-1].split(";")[0].replace(",", " ").split()))

@@ -6,7 +6,7 @@ import signal
 import forebay
 import numpy
 import pytest
-from support import indices, wait_until
+from support import config_of, indices, wait_until
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -18,12 +18,9 @@ def folders(tmp_path):
         (tmp_path / name).mkdir()
         for number in range(count):
             Image.new("RGB", (8, 8), (number, 2, 3)).save(tmp_path / name / f"{number}.png")
-    return {
-        "dataset": {"format": "image-folder", "path": str(tmp_path)},
-        "order": {"seed": 5, "epochs": 2},
-        "batch": {"size": 3},
-        "stage": [{"name": "decode", "operations": [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}]}],
-    }
+    operations = [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}]
+    dataset = {"format": "image-folder", "path": str(tmp_path)}
+    return config_of(dataset, operations, order={"seed": 5, "epochs": 2}, batch={"size": 3})
 
 
 def check_paths(loader, batch):
@@ -34,11 +31,8 @@ def check_paths(loader, batch):
     return paths
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_labels_have_their_class_and_ids_their_file(folders, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    make = getattr(module, name)
-    with make(folders) as loader:
+def test_labels_have_their_class_and_ids_their_file(folders, make_loader):
+    with make_loader(folders) as loader:
         assert loader.classes == ["ant", "empty", "zebra", "Ärger"]
         batches = iter(loader)
         seen = check_paths(loader, next(batches))
@@ -49,19 +43,17 @@ def test_labels_have_their_class_and_ids_their_file(folders, face):
         # Nothing was lost by asking.
         seen += [path for batch in batches for path in check_paths(loader, batch)]
         assert len(set(seen)) == 12
-    with make(folders, state=state) as loader:
+    with make_loader(folders, state=state) as loader:
         assert [path for batch in loader for path in loader.paths(batch["index"])] == seen[3:]
     shares = []
     for rank in range(2):
-        with make(folders, rank=rank, world_size=2) as loader:
+        with make_loader(folders, rank=rank, world_size=2) as loader:
             shares += [path for batch in loader for path in check_paths(loader, batch)]
     assert sorted(shares) == sorted(seen)
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_labels_of_all_samples_come_without_reading_one(folders, face):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    with getattr(module, name)(folders) as loader:
+def test_labels_of_all_samples_come_without_reading_one(folders, make_loader):
+    with make_loader(folders) as loader:
         labels = loader.labels
         assert not labels.flags.writeable, "it is the loader's own"
         assert labels.dtype == numpy.int64 and labels.tolist() == [0] * 5 + [2] * 4 + [3] * 3
@@ -74,15 +66,8 @@ def test_more_labels_than_a_frame_holds_are_those_of_the_manifest(tmp_path):
     wanted = [number * number % 3 for number in range(20_001)]
     rows = [f"text {number},{names[label]}" for number, label in enumerate(wanted)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows, ""]))
-    config = {
-        "dataset": {
-            "format": "manifest",
-            "path": str(tmp_path / "rows.csv"),
-            "fields": {"text": {"from": "text"}, "label": {"from": "label", "classes": names}},
-        },
-        "batch": {"size": 2},
-        "stage": [{"name": "copy", "operations": []}],
-    }
+    fields = {"text": {"from": "text"}, "label": {"from": "label", "classes": names}}
+    config = config_of({"format": "manifest", "path": str(tmp_path / "rows.csv"), "fields": fields})
     with forebay.Loader(config) as loader:
         assert loader.labels.tolist() == wanted
         # A draw by class: each class weighs the same.
@@ -121,11 +106,7 @@ def test_more_classes_than_a_frame_holds_come_whole(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
         numpy.savez(tmp_path / name / "0.npz", value=numpy.zeros(3))
-    config = {
-        "dataset": {"format": "npz", "path": str(tmp_path)},
-        "batch": {"size": 2},
-        "stage": [{"name": "unpack", "operations": []}],
-    }
+    config = config_of({"format": "npz", "path": str(tmp_path)})
     with forebay.Loader(config) as loader:
         assert loader.classes == names
         paths = loader.paths(reversed(range(1500)))

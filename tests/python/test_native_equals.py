@@ -1,46 +1,34 @@
 """`forebay doctor` names the steps of a Python stage that have a native equal, and the time that they take."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import textwrap
 import threading
 import types
 
-import forebay
-import numpy
 import pytest
-from PIL import Image
-
-PROGRAM = os.path.join(os.path.dirname(forebay.__file__), "bin", "forebay")
+from support import config_of, run_program, write_pictures, write_toml
 
 
 @pytest.fixture
 def doctor(tmp_path):
     """Runs the program on a stage `augment` whose module is `source`, or on `collate`, of batches; its findings
     about Python, as JSON."""
-    folder = tmp_path / "pictures" / "one"
-    folder.mkdir(parents=True)
-    for sample in range(12):
-        pixels = numpy.random.default_rng(sample).integers(0, 255, (120, 160, 3), dtype=numpy.uint8)
-        Image.fromarray(pixels).save(folder / f"{sample:02}.png")
+    folder = write_pictures(tmp_path / "pictures", 12, lambda sample: 0, (120, 160, 3))
 
     def run(source, arguments=(), of_batches=False):
         (tmp_path / "own.py").write_text(textwrap.dedent(source))
-        text = f'[dataset]\nformat = "image-folder"\npath = "{folder.parent}"\n[batch]\nsize = 4\n'
+        stages, batch = [{"name": "decode", "operations": [{"op": "decode-image"}]}], {}
         if of_batches:
-            text += '[[batch.operations]]\nop = "python"\ncall = "own:collate"\nworkers = 1\n'
-        crop = ', { op = "center-crop", size = 100 }' if of_batches else ""
-        text += f'[[stage]]\nname = "decode"\noperations = [{{ op = "decode-image" }}{crop}]\n'
-        if not of_batches:
-            text += '[[stage]]\nname = "augment"\npython = "own:augment"\nworkers = 1\n'
-        path = tmp_path / "train.toml"
-        path.write_text(text)
-        command = [PROGRAM, "doctor", str(path), "--json", "--read-seconds", "0", *arguments]
-        command += ["--set", f"python.interpreter={sys.executable}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            stages[0]["operations"].append({"op": "center-crop", "size": 100})
+            batch = {"operations": [{"op": "python", "call": "own:collate", "workers": 1}]}
+        else:
+            stages.append({"name": "augment", "python": "own:augment", "workers": 1})
+        dataset = {"format": "image-folder", "path": str(folder)}
+        python = {"interpreter": sys.executable}
+        path = write_toml(tmp_path / "train.toml", config_of(dataset, stage=stages, batch=batch, python=python))
+        done = run_program("doctor", path, "--json", "--read-seconds", "0", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return [one for one in json.loads(done.stdout)["findings"] if one["name"] == "python"]
 
@@ -288,13 +276,13 @@ def test_what_is_told_can_be_written(doctor, tmp_path, package):
     entries = [entry[0].replace("operations = []", 'operations = [{ op = "invert" }]') for entry in entries if entry]
     assert len(entries) > 20
     # A configuration for each alone. What normalizes comes last.
-    config = (tmp_path / "train.toml").read_text().partition('[[stage]]\nname = "augment"')[0]
-    path = tmp_path / "native.toml"
+    dataset = {"format": "image-folder", "path": str(tmp_path / "pictures")}
     for entry in entries:
         crop = "" if "normalize" in entry else '{ op = "center-crop", size = 200 }'
-        steps_before = '{ op = "resize", size = [230, 230] }'
-        path.write_text(config + f'[[stage]]\nname = "native"\noperations = [{steps_before}, {entry}, {crop}]\n')
-        done = subprocess.run([PROGRAM, "check", "--plan-only", str(path)], capture_output=True, text=True, timeout=120)
+        operations = f'{{ op = "decode-image" }}, {{ op = "resize", size = [230, 230] }}, {entry}, {crop}'
+        path = write_toml(tmp_path / "native.toml", config_of(dataset, stage=[]))
+        path.write_text(path.read_text().replace("stage = []", f'[[stage]]\nname = "all"\noperations = [{operations}]'))
+        done = run_program("check", "--plan-only", path)
         assert done.returncode == 0, entry + done.stderr
 
 

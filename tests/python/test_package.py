@@ -7,6 +7,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from support import run_script
 
 PACKAGE = Path(forebay.__file__).parent
 
@@ -31,7 +32,17 @@ def test_the_licences_are_carried():
 
 def test_types_are_promised_and_frameworks_are_imported_on_demand_only():
     assert (PACKAGE / "py.typed").exists()
-    code = "import sys, forebay; assert not {'torch', 'jax'} & set(sys.modules); forebay.Loader"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    script = """
+        import sys
+        import forebay, forebay.accelerate
+
+        forebay.Loader
+        forebay.headspace(lambda: range(99), lambda n: None, after=20, steps=20)
+        forebay.straggler_report(forebay.StepTimer(range(3)))
+        frameworks = {"torch", "jax", "accelerate", "transformers", "pytorch_lightning"}
+        print(frameworks & set(sys.modules))
+    """
+    done = run_script(script)
+    assert done.stdout == "set()\n", done
     with pytest.raises(AttributeError, match="nothing"):
         forebay.nothing  # noqa: B018

@@ -7,7 +7,6 @@ FOREBAY_SCREENSHOTS names a folder for screenshots of the page.
 import json
 import os
 import re
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import chromium
 import forebay
 import numpy
 import pytest
-from support import PROGRAM
+from support import run_program
 
 pytestmark = pytest.mark.skipif(
     chromium.find() is None, reason="no Chromium for the page (Debian: apt-get install chromium)"
@@ -58,6 +57,29 @@ def text_of(browser, selector):
     return browser.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
 
 
+def open_page(browser, loader):
+    browser.open(f"http://{loader.stats()['metrics']}/")
+    browser.wait_for("document.getElementById('state')?.className === 'live'")
+
+
+def write_page(page, *command):
+    done = run_program(*command, page)
+    assert done.returncode == 0, done.stderr
+
+
+def names_in_the_pipeline(browser):
+    return browser.evaluate("[...document.querySelectorAll('#pipeline .name')].map((name) => name.innerText)")
+
+
+def keep_looks(browser, name):
+    """Keeps a picture of a wide and a narrow window, light and dark; nothing sticks out to the side."""
+    for width, height in ((1280, 800), (390, 844)):
+        for scheme in ("light", "dark"):
+            browser.look(width, height, scheme)
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            keep(browser, f"{name}-{width}-{scheme}")
+
+
 def keep(browser, name):
     picture = browser.screenshot()
     assert picture.startswith(b"\x89PNG") and len(picture) > 5_000
@@ -67,8 +89,7 @@ def keep(browser, name):
 
 def test_the_page_draws_a_running_daemon(browser, loader):
     browser.look(1280, 800)
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     for _ in range(3):
         for _ in loader:
             pass
@@ -76,8 +97,7 @@ def test_the_page_draws_a_running_daemon(browser, loader):
     browser.wait_for(f"{DRAWN % 'samples'} > 1")
     assert text_of(browser, "#streams button") == "dict"
     assert len(text_of(browser, "#line")) > 10
-    names = browser.evaluate("[...document.querySelectorAll('#pipeline .name')].map((name) => name.innerText)")
-    assert names == ["fetch", "work", "trainer"]
+    assert names_in_the_pipeline(browser) == ["fetch", "work", "trainer"]
     assert browser.evaluate("document.querySelectorAll('#rings .slots .slot').length") == 8
     # A name of a file is text: nothing of it was made an element, and nothing ran.
     assert HOSTILE in text_of(browser, "#bad")
@@ -86,14 +106,11 @@ def test_the_page_draws_a_running_daemon(browser, loader):
     missed = [item for item in loader.stats()["quiet"] if not item["in_force"]]
     assert browser.evaluate(NOT_IN_FORCE) == len(missed)
     assert browser.evaluate("document.getElementById('datasets-card').hidden")
-    for width, height in ((1280, 800), (390, 844)):
-        for scheme in ("light", "dark"):
-            browser.look(width, height, scheme)
-            ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (ground == "rgb(13, 17, 23)") == (scheme == "dark")
-            # Nothing sticks out to the side.
-            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            keep(browser, f"page-{width}-{scheme}")
+    for scheme in ("light", "dark"):
+        browser.look(1280, 800, scheme)
+        ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(13, 17, 23)") == (scheme == "dark")
+    keep_looks(browser, "page")
     assert browser.errors == []
 
 
@@ -113,16 +130,14 @@ def test_the_page_has_the_rows_of_each_dataset_of_a_mixture(browser, tmp_path):
         for _ in range(2):
             for _ in loader:
                 pass
-        browser.open(f"http://{loader.stats()['metrics']}/")
-        browser.wait_for("document.getElementById('state')?.className === 'live'")
+        open_page(browser, loader)
         lines = text_of(browser, "#datasets").split("\n")
         assert [line for line in lines if line] == ["web", "60 rows, 75 %", "books", "20 rows, 25 %"]
         assert browser.errors == []
 
 
 def test_the_page_asks_nothing_while_nobody_looks_and_says_when_no_answer_comes(browser, loader):
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     asked = "performance.getEntriesByName(new URL('/stats.json', location).href).length"
     browser.wait_for(f"{asked} >= 3")
     hide = "Object.defineProperty(document, 'hidden', { value: %s, configurable: true })"
@@ -139,8 +154,7 @@ def test_the_page_asks_nothing_while_nobody_looks_and_says_when_no_answer_comes(
 
 
 def test_the_browser_runs_and_loads_nothing_from_elsewhere_in_it(browser, loader):
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     blocked = browser.evaluate("""new Promise((done) => {
         const blocked = [];
         document.addEventListener("securitypolicyviolation", (event) => {
@@ -169,7 +183,7 @@ def test_a_page_of_samples_draws_pictures_and_their_files(browser, tmp_path_fact
     page = tmp_path_factory.mktemp("show") / "out.html"
     config = page.parent / "train.toml"
     config.write_text(f'preset = "imagenet-train"\ndataset.path = "{data}"\nbatch.size = 4\n')
-    subprocess.run([PROGRAM, "show", config, "--output", page], check=True, capture_output=True)
+    write_page(page, "show", config, "--output")
     browser.open(page.as_uri())
     browser.wait_for("document.querySelectorAll('.before canvas').length === 6")
     assert browser.evaluate("document.querySelectorAll('.sample canvas').length") == 12
@@ -182,11 +196,7 @@ def test_a_page_of_samples_draws_pictures_and_their_files(browser, tmp_path_fact
     pixel += "[...canvas.getContext('2d').getImageData(5, 5, 1, 1).data].join()))"
     for crop, file in browser.evaluate(pixel):
         assert crop == file and crop.startswith("250,10,")
-    for width, height in ((1280, 800), (390, 844)):
-        for scheme in ("light", "dark"):
-            browser.look(width, height, scheme)
-            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            keep(browser, f"samples-{width}-{scheme}")
+    keep_looks(browser, "samples")
     assert browser.errors == []
 
 
@@ -232,7 +242,7 @@ def test_boxes_and_masks_lie_where_operations_left_what_they_are_of(browser, tmp
     shared = SHARED.replace("MASK", more).replace("FIELDS", json.dumps(fields))
     config.write_text(f"[dataset]\n{source}\n{shared}")
     page = tmp_path / "out.html"
-    subprocess.run([PROGRAM, "show", config, "--output", page], check=True, capture_output=True)
+    write_page(page, "show", config, "--output")
     browser.open(page.as_uri())
     browser.wait_for("document.querySelectorAll('.sample canvas').length >= 1")
 
@@ -276,14 +286,13 @@ def test_a_report_draws_its_run(browser, folder, tmp_path_factory):
         f'dataset = {{ format = "npy", path = "{folder}" }}\nbatch.size = 4\norder.epochs = 1\n'
         '[[stage]]\nname = "work"\noperations = [{ op = "delay", milliseconds = 50 }]\n'
     )
-    subprocess.run([PROGRAM, "bench", config, "--report", page], check=True, capture_output=True)
+    write_page(page, "bench", config, "--report")
     for width, scheme in ((1280, "light"), (390, "dark")):
         browser.look(width, 844, scheme)
         browser.open(page.as_uri())
         browser.wait_for("document.querySelector('.facts') !== null")
         assert browser.evaluate("document.title") == "forebay bench: train<b>"
-        names = browser.evaluate("[...document.querySelectorAll('#pipeline .name')].map((name) => name.innerText)")
-        assert names == ["fetch", "work", "trainer"]
+        assert names_in_the_pipeline(browser) == ["fetch", "work", "trainer"]
         lines = browser.evaluate("[...document.querySelectorAll('.plot .line')].map((line) => line.getAttribute('d'))")
         assert len(lines) == 5
         assert all(lines)
@@ -311,8 +320,7 @@ def test_a_plot_is_full_when_it_is_opened_and_is_read_by_keys(browser, loader):
     while time.monotonic() < end:
         for _ in loader:
             pass
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     for chart in ("samples", "batches", "waits"):
         assert browser.evaluate(DRAWN % chart) >= 3
     # Of the hour ten seconds are a point; the day has no whole minute yet.
@@ -332,8 +340,7 @@ def test_a_plot_is_full_when_it_is_opened_and_is_read_by_keys(browser, loader):
 
 def test_the_verdict_and_the_cards_say_the_same(browser, loader):
     """Also while the trainer changes its pace."""
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     said = set()
     for pause in (0, 0, 0.01, 0.02, 0.04):
         for _ in loader:
@@ -355,8 +362,7 @@ def test_the_verdict_and_the_cards_say_the_same(browser, loader):
 
 
 def test_the_history_is_put_together_piece_by_piece(browser, loader):
-    browser.open(f"http://{loader.stats()['metrics']}/")
-    browser.wait_for("document.getElementById('state')?.className === 'live'")
+    open_page(browser, loader)
     found = browser.evaluate("""(async () => {
         const { History, RANGES } = await import("/metrics.js");
         const history = new History();

@@ -2,12 +2,12 @@
 
 import io
 import json
-import tarfile
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
+from support import config_of, rows_of, write_tar
 
 SIZE = (24, 20)
 
@@ -17,20 +17,9 @@ def picture(number):
     return Image.fromarray(numpy.stack([x * 10, y * 12, (x * y + number) % 256], axis=2).astype(numpy.uint8))
 
 
-def batches(dataset, operations, **output):
-    config = {
-        "dataset": dataset,
-        "batch": {"size": 4, "last": "short"},
-        "stage": [{"name": "decode", "operations": operations}],
-        "order": {"epochs": 1},
-        "output": {"image": {"layout": "NHWC", **output}},
-    }
-    found = {}
-    with forebay.Loader(config) as loader:
-        for batch in loader:
-            for place, index in enumerate(batch["index"].tolist()):
-                found[index] = {name: numpy.array(batch[name][place]) for name in ("image", "label") if name in batch}
-    return found
+def rows(dataset, operations, **output):
+    with forebay.Loader(config_of(dataset, operations, output={"image": {"layout": "NHWC", **output}})) as loader:
+        return rows_of(loader)
 
 
 OPERATIONS = [{"op": "decode-image"}, {"op": "center-crop", "size": [SIZE[1], SIZE[0]]}]
@@ -43,7 +32,7 @@ def test_a_folder_of_all_kinds(tmp_path):
         for number, name in enumerate(names):
             options = {"lossless": True} if name.endswith("webp") else {}
             picture(10 * label + number).save(tmp_path / folder / name, **options)
-    found = batches({"path": str(tmp_path)}, OPERATIONS)
+    found = rows({"path": str(tmp_path)}, OPERATIONS)
     assert len(found) == 2 * len(names)
     for index, row in found.items():
         label, number = divmod(index, len(names))
@@ -53,19 +42,16 @@ def test_a_folder_of_all_kinds(tmp_path):
 
 
 def test_an_archive_whose_pictures_are_of_several_kinds(tmp_path):
-    def rows(names):
-        archive = tmp_path / f"{len(list(tmp_path.iterdir()))}.tar"
-        with tarfile.open(archive, "w") as tar:
-            for name in names:
-                buffer = io.BytesIO()
-                picture(1).save(buffer, {"tif": "TIFF", "png": "PNG"}[name.split(".")[-1]])
-                info = tarfile.TarInfo(name)
-                info.size = len(buffer.getvalue())
-                tar.addfile(info, io.BytesIO(buffer.getvalue()))
-        return batches({"path": str(archive), "format": "webdataset"}, OPERATIONS)
+    def file(kind):
+        buffer = io.BytesIO()
+        picture(1).save(buffer, kind)
+        return buffer.getvalue()
 
-    for names in (["a.png", "b.png"], ["a.png", "b.tif"], ["a.tif", "b.tif"]):
-        for row in rows(names).values():
+    files = {"png": file("PNG"), "tif": file("TIFF")}
+    for kinds in (["png", "png"], ["png", "tif"], ["tif", "tif"]):
+        archive = tmp_path / f"{'-'.join(kinds)}.tar"
+        write_tar(archive, [(f"{number}.{kind}", files[kind]) for number, kind in enumerate(kinds)])
+        for row in rows({"path": str(archive), "format": "webdataset"}, OPERATIONS).values():
             numpy.testing.assert_array_equal(row["image"], numpy.asarray(picture(1)))
 
 
@@ -82,6 +68,6 @@ def test_levels_of_16_bits_reach_the_batch(tmp_path, asked):
     dataset = {"format": "manifest", "path": str(tmp_path / "all.jsonl"), "fields": fields}
     decode = {"op": "decode-image", "channels": 1, **({"depth": 16} if asked == "operation" else {})}
     output = {"dtype": "uint16"} if asked == "output" else {}
-    for index, row in batches(dataset, [decode, OPERATIONS[1]], **output).items():
+    for index, row in rows(dataset, [decode, OPERATIONS[1]], **output).items():
         assert row["image"].dtype == numpy.uint16 and row["label"] == index
         numpy.testing.assert_array_equal(row["image"][..., 0], levels[index])

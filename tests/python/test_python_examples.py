@@ -10,8 +10,7 @@ import forebay
 import numpy
 import pytest
 from PIL import Image
-from support import wait_until
-from test_stages import digest, workers
+from support import ROOT, config_of, digest, noise, rows_of, wait_until, workers
 
 SAMPLES, SIZE = 18, 6
 CAPTIONS = ["A  <b>grey</b> cat", "two\tdogs ﬁght", "", "a cat and\ntwo dogs"]
@@ -20,7 +19,7 @@ CLEAN = ["A grey cat", "two dogs fight", "", "a cat and two dogs"]
 
 def examples():
     """The blocks of the page's chapter, by their first line without `# `."""
-    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    page = (ROOT / "docs" / "python.md").read_text()
     chapter = page.partition("\n## Examples\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
     return {re.split("[:,(]", block.splitlines()[0].removeprefix("# "))[0].strip(): block for block in blocks}
@@ -32,7 +31,7 @@ def data(tmp_path_factory):
     tifffile, tokenizers = pytest.importorskip("tifffile"), pytest.importorskip("tokenizers")
     folder, lines = tmp_path_factory.mktemp("examples"), []
     for sample in range(SAMPLES):
-        pixels = numpy.random.default_rng(sample).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
+        pixels = noise(sample)
         Image.fromarray(pixels).save(folder / f"{sample}.png")
         # The mask marks what is bright in the picture's first channel.
         Image.fromarray((pixels[..., 0] > 127).astype(numpy.uint8)).save(folder / f"{sample}-mask.png")
@@ -78,19 +77,10 @@ def example(data, tmp_path, monkeypatch):
             {"name": "example", "python": f"{module}:{function}", **keys},
         ]
         columns = {"caption": "text", "label": "integer", "mask": "image", "png": "image"}
-        return {
-            "dataset": {
-                "format": "manifest",
-                "path": str(data / "data.jsonl"),
-                "fields": {
-                    name: {"from": column, "as": columns.get(column, "bytes")} for name, column in fields.items()
-                },
-            },
-            "order": {"seed": 5, "epochs": 2},
-            "batch": {"size": SIZE},
-            "stage": stages,
-            "output": output or {},
-        }
+        fields = {name: {"from": column, "as": columns.get(column, "bytes")} for name, column in fields.items()}
+        dataset = {"format": "manifest", "path": str(data / "data.jsonl"), "fields": fields}
+        order = {"seed": 5, "epochs": 2}
+        return config_of(dataset, stage=stages, order=order, batch={"size": SIZE}, output=output or {})
 
     return make
 
@@ -102,8 +92,7 @@ def run(config, state=None, kill_after=None):
         for _ in loader.epochs_left():
             for batch in loader:
                 found.append(digest(batch))
-                for row, id in enumerate(batch["index"].tolist()):
-                    rows.setdefault(id, {name: numpy.array(value[row]) for name, value in batch.items()})
+                rows = {**rows_of([batch]), **rows}
                 if len(found) == kill_after:
                     saved = loader.state_dict()
                     os.kill(loader._session.daemon()[0], 9)
@@ -120,7 +109,7 @@ def rows_that_are_the_same_however_they_are_made(config):
     assert found == expected
     config["stage"][1]["workers"] = 7
     assert run(config, state)[0] == expected[2:]
-    wait_until(lambda: not workers(os.getpid()), "workers are left behind")
+    wait_until(lambda: not workers(), "workers are left behind")
     return rows
 
 
@@ -161,7 +150,7 @@ def test_a_tokenizer(example, data):
 )
 def test_files_that_are_not_decoded(example, block, column):
     for id, row in run(example(block, "decode", {"image": column, "label": "label"}))[1].items():
-        pixels = numpy.random.default_rng(id).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
+        pixels = noise(id)
         expected = pixels.astype(numpy.uint16) * 257 if column == "tif" else pixels[..., :1].astype(numpy.float32) * 16
         assert row["image"].dtype == expected.dtype and (row["image"] == expected).all()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import forebay
 import numpy
 import pytest
-from support import PROGRAM, wait_until
+from support import PROGRAM, config_of, run_program, wait_until, write_toml
 
 BUSY_SECONDS = 0.005
 SOURCE = f"""
@@ -115,8 +115,7 @@ def test_statistics_say_what_the_functions_cost_and_where(recipe):
 
     with forebay.Loader(config, timeout=120) as loader:
         stats = stats_when(loader, is_known)
-        stats_command = [PROGRAM, "stats", place_of(loader)]
-        text = subprocess.run(stats_command, capture_output=True, text=True, check=True).stdout
+        text = run_program("stats", place_of(loader)).stdout
         with urllib.request.urlopen(f"http://{stats['metrics']}/metrics", timeout=60) as answer:
             metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
     stage, [of_batches] = stage_of(stats), stats["streams"][0]["batch_functions"]
@@ -200,26 +199,15 @@ def test_a_function_on_batches_that_hangs_is_a_stall(recipe):
 
 
 def test_bench_has_the_workers_cpu_time_beside_its_own(recipe, tmp_path):
-    path = tmp_path / "bench.toml"
-    path.write_text(
-        textwrap.dedent(f"""
-            dataset = {{ format = "npy", path = "{tmp_path}/samples.npy" }}
-            order.epochs = 1
-            python.interpreter = "{sys.executable}"
-            [batch]
-            size = 8
-            operations = [{{ op = "python", call = "{recipe.module}:collate", workers = 1 }}]
-            [[stage]]
-            name = "copy"
-            operations = []
-        """)
-    )
-    command = [PROGRAM, "bench", str(path)]
-    found = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    of_batches = {"op": "python", "call": f"{recipe.module}:collate", "workers": 1}
+    dataset = {"format": "npy", "path": str(tmp_path / "samples.npy")}
+    config = config_of(dataset, batch={"size": 8, "operations": [of_batches]})
+    path = write_toml(tmp_path / "bench.toml", {**config, "python": {"interpreter": sys.executable}})
+    found = json.loads(run_program("bench", path, "--json").stdout)
     # 125 batches of 5 ms each: 0.625 s for 1,000 samples.
     assert found["samples"] == 1000
     assert found["python_cpu_seconds_per_1000_samples"] > 0.2
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = run_program("bench", path).stdout
     assert re.search(r" CPU seconds per 1,000 samples \(daemon and client\) and [0-9.]+ \(Python workers\), ", text)
     assert re.search(r"^ *batch\.operations\[0\] +1 +125 ", text, re.MULTILINE), text
 

@@ -1,57 +1,80 @@
-"""What the writers of MosaicML Streaming, LitData and TFRecords wrote (daemon/crates/formats/fixtures), read back."""
+"""What writers of MosaicML Streaming, LitData, TFRecords, Hugging Face and Arrow wrote, and rows of text, read back."""
 
-import contextlib
 import importlib.util
-import io
-import re
-from pathlib import Path
+import json
 
-import forebay
-import numpy
 import pytest
-
-ROOT = Path(__file__).parents[2]
-FIXTURES = ROOT / "daemon/crates/formats/fixtures"
-DOCUMENT = ROOT / "docs/from-mosaicml.md"
+from support import FIXTURES, config_of, printed_by, programs_of, rows_across_a_resume
 
 
-def config(name, tmp_path, fields, **keys):
-    dataset = {"format": name, "path": str(FIXTURES / name), "index": str(tmp_path / "index"), "fields": fields}
-    stage = [{"name": "copy", "operations": []}]
-    return {"dataset": dataset, "batch": {"size": 3, "last": "short"}, "stage": stage, "order": {"epochs": 1, **keys}}
+def text(row, field="text"):
+    return bytes(row[field]).decode()
 
 
-@pytest.mark.parametrize(
-    "name, label, array, sign",
-    [("mds", "label", "fixed", -1), ("litdata", "label", "line", 1), ("tfrecord", "image/class/label", "line", -1)],
-)
-def test_columns_arrive_and_a_run_resumes(name, label, array, sign, tmp_path):
-    fields = {column: {"from": column} for column in ("text", "score", array)}
-    fields["label"] = {"from": label}
-    state, seen = None, []
-    for _ in range(2):
-        with forebay.Loader(config(name, tmp_path, fields), state=state) as loader:
-            for batch in loader:
-                rows = zip(batch["label"].tolist(), batch["text"].strings(), batch["score"].tolist(), batch[array])
-                for label, text, score, values in rows:
-                    number = sign * label
-                    assert (text, score) == ("ü" * number, number / 4)
-                    assert (numpy.asarray(values) == number).all()
-                    seen.append(number)
-                if state is None:
-                    break
-            state = loader.state_dict()
-    assert sorted(seen) == list(range(7))
+def record(label, array, sign):
+    """A format whose columns are the record's number in several forms; the label has this sign."""
+
+    def number_of(row):
+        number = sign * row["label"]
+        assert (text(row), row["score"]) == ("ü" * number, number / 4) and (row["array"] == number).all()
+        return number
+
+    return number_of, {"text": "text", "score": "score", "label": label, "array": array}
+
+
+def number_of_arrow(row):
+    number = int(text(row, "name").removeprefix("author "))
+    assert (row["label"], row["score"]) == (number % 3, number / 4)
+    assert row["fixed"].tolist() == [number, -number, 7]
+    assert row["boxes"].tolist() == [[number, number, number + 1, number + k] for k in range(number % 3)]
+    return number
+
+
+def number_of_parquet(row):
+    number = int(text(row, "name").removeprefix("author "))
+    assert row["label"] == number % 3
+    return number
+
+
+def number_of_line(row):
+    number = int(row["score"] * 4)
+    assert (text(row, "source"), text(row, "target")) == (f"s{number}", f"t{number}" * number)
+    return number
+
+
+NAME = {"label": "label", "name": "info.author.name"}
+# The path below the fixtures, the number that a row's fields agree on, and the fields with their columns.
+FORMATS = {
+    "mds": ("mds", *record("label", "fixed", -1)),
+    "litdata": ("litdata", *record("label", "line", 1)),
+    "tfrecord": ("tfrecord", *record("image/class/label", "line", -1)),
+    "arrow": ("hugging-face", number_of_arrow, {**NAME, "score": "score", "fixed": "fixed", "boxes": "boxes"}),
+    "parquet": ("tables/hub.parquet", number_of_parquet, NAME),
+    "manifest": (None, number_of_line, {name: name for name in ("source", "target", "score")}),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_each_row_comes_once_from_a_run_that_resumes(format, tmp_path):
+    path, number_of, columns = FORMATS[format]
+    if path is None:
+        lines = [{"source": f"s{n}", "target": f"t{n}" * n, "score": n / 4} for n in range(7)]
+        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    dataset = {
+        "format": format,
+        "path": str(FIXTURES / path if path else tmp_path / "pairs.jsonl"),
+        "index": str(tmp_path / "index"),
+        "fields": {field: {"from": column} for field, column in columns.items()},
+    }
+    output = {"boxes": {"ragged": True, "max_bytes": "1KiB"}} if "boxes" in columns else {}
+    rows = rows_across_a_resume(config_of(dataset, batch={"size": 3}, output=output))
+    assert sorted(map(number_of, rows.values())) == list(range(7))
 
 
 def test_the_programs_of_the_migration_page_give_the_same_samples():
-    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    programs = programs_of("from-mosaicml.md")
     assert len(programs) == 2
-    expected = sorted(f"{-number} {number}" for number in range(7))
     for program in programs:
-        if "from streaming" in program and importlib.util.find_spec("streaming") is None:
-            continue
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            exec(compile(program, str(DOCUMENT), "exec"), {"shards": str(FIXTURES / "mds")})
-        assert sorted(output.getvalue().splitlines()) == expected
+        if "from streaming" not in program or importlib.util.find_spec("streaming"):
+            printed = printed_by(program, shards=str(FIXTURES / "mds"))
+            assert sorted(printed) == sorted(f"{-number} {number}" for number in range(7))

@@ -9,22 +9,14 @@ import sys
 import textwrap
 
 import forebay
-import numpy
 import pytest
-from PIL import Image
-
-PROGRAM = os.path.join(os.path.dirname(forebay.__file__), "bin", "forebay")
+from support import PROGRAM, rows_of, run_program, write_pictures
 
 
 @pytest.fixture
 def recipe(tmp_path):
     """Writes a module of functions beside a configuration of native stages around them; the configuration's path."""
-    folder = tmp_path / "pictures"
-    for sample in range(24):
-        path = folder / f"class{sample // 8}" / f"{sample:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = numpy.random.default_rng(sample).integers(0, 255, (40, 50, 3), dtype=numpy.uint8)
-        Image.fromarray(pixels).save(path)
+    folder = write_pictures(tmp_path / "pictures", 24, lambda sample: sample // 8)
 
     def make(source, stages=("augment",), more=""):
         (tmp_path / "own.py").write_text(textwrap.dedent(source))
@@ -40,9 +32,8 @@ def recipe(tmp_path):
     return make
 
 
-def run(*arguments, **keywords):
-    command = [PROGRAM, "run-sample", *map(str, arguments), "--set", f"python.interpreter={sys.executable}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **keywords)
+def run(*arguments):
+    return run_program("run-sample", *arguments, "--set", f"python.interpreter={sys.executable}")
 
 
 def values(printed, name):
@@ -70,15 +61,11 @@ SEVERAL = """
 def test_what_is_shown_is_what_a_run_has(recipe):
     path = recipe(SEVERAL, ("augment", "second"), '[output]\ncaption = { ragged = true, max_bytes = "1KiB" }\n')
     with forebay.Loader(path, overrides={"order.epochs": 2, "python.path": []}) as loader:
-        rows = {}
-        for epoch in loader.epochs_left():
-            for batch in loader:
-                for row, index in enumerate(batch["index"].tolist()):
-                    rows[epoch, index] = {name: numpy.array(batch[name][row]) for name in ("image", "drawn")}
+        rows = {epoch: rows_of(loader) for epoch in loader.epochs_left()}
     for epoch, sample, more in ((0, 0, ()), (1, 17, ()), (1, 17, ("--stage", "second"))):
         done = run(path, sample, "--epoch", epoch, *more)
         assert done.returncode == 0, done.stderr
-        expected = rows[epoch, sample]
+        expected = rows[epoch][sample]
         assert values(done.stdout, "image") == expected["image"].ravel().tolist()
         assert values(done.stdout, "drawn")[:2] == [round(float(drawn), 4) for drawn in expected["drawn"]]
         assert f"{sample:02}.png) in epoch {epoch}, seed 5" in done.stdout.splitlines()[-1]
@@ -89,7 +76,7 @@ def test_what_is_shown_is_what_a_run_has(recipe):
         assert "stage `second` returns\n  image               uint8 [8, 8, 3], " in done.stdout
         assert not done.stderr
     assert 'caption             text of 4 bytes: "éé"' in done.stdout
-    assert rows[0, 17]["image"].tolist() != rows[1, 17]["image"].tolist()
+    assert rows[0][17]["image"].tolist() != rows[1][17]["image"].tolist()
 
 
 def test_without_python_stages_the_fields_are_shown(recipe):

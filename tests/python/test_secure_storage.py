@@ -1,15 +1,14 @@
 """A web server behind TLS, whose certificate an authority of its own signs."""
 
 import datetime
-import http.server
 import ipaddress
-import ssl
-import threading
 import time
 
 import forebay
 import numpy as np
 import pytest
+from support import config_of
+from web_folder import Pages, served
 
 x509 = pytest.importorskip("cryptography.x509")
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402
@@ -52,41 +51,6 @@ def authority(tmp_path):
     return make_authority(tmp_path)
 
 
-class Pages(http.server.SimpleHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        self.server.requests.append((self.path, self.client_address))
-        super().do_GET()
-
-
-@pytest.fixture
-def serve(authority, tmp_path):
-    """Starts a server of a folder: its address."""
-    servers = []
-
-    def start(folder):
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), lambda *arguments: Pages(*arguments, directory=str(folder))
-        )
-        server.daemon_threads = True
-        server.requests = []
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(authority[1])
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return server, f"https://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.fixture
 def data(tmp_path):
     folder = tmp_path / "data"
@@ -98,13 +62,8 @@ def data(tmp_path):
 
 
 def config(path, index):
-    return {
-        "dataset": {"path": str(path), "format": "npy", "index": str(index)},
-        "storage": {"stall": "5s"},
-        "batch": {"size": 4},
-        "order": {"epochs": 2},
-        "stage": [{"name": "copy", "operations": []}],
-    }
+    dataset = {"path": str(path), "format": "npy", "index": str(index)}
+    return config_of(dataset, storage={"stall": "5s"}, order={"epochs": 2})
 
 
 def arrays(config):
@@ -118,33 +77,14 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
-def test_bytes_behind_tls_are_those_of_the_folder(serve, data, authority, tmp_path, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
-    server, url = serve(data)
-    expected = arrays(config(data, tmp_path / "local.index"))
-    assert_same(arrays(config(url, tmp_path / "remote.index")), expected)
-    # Connections are kept: there are fewer than requests for samples.
-    clients = {client for path, client in server.requests if path.endswith(".npy")}
-    asked = sum(path.endswith(".npy") for path, _ in server.requests)
-    assert asked >= 2 * SAMPLES and len(clients) < asked
-
-
-def test_a_server_that_no_authority_has_signed_is_refused(serve, data, tmp_path, authority):
-    _, url = serve(data)
-    remote = config(url, tmp_path / "remote.index")
-    with pytest.raises(forebay.Error, match=r"not trusted here.*UnknownIssuer.*SSL_CERT_FILE"):
-        arrays(remote)
-
-
-def test_a_body_that_stops_behind_tls_is_asked_for_again(serve, data, authority, tmp_path, monkeypatch):
+def test_bytes_behind_tls_are_those_of_the_folder_also_where_bodies_stop(data, authority, tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(authority[0]))
     expected = arrays(config(data, tmp_path / "local.index"))
-    _, url = serve(data)
     stopped = []
     original = Pages.copyfile
 
     def copyfile(self, source, outputfile):
-        if len(stopped) < 3 and self.path.endswith(".npy"):
+        if self.server.stops and len(stopped) < 3 and self.path.endswith(".npy"):
             stopped.append(self.path)
             outputfile.write(source.read(100_000))
             outputfile.flush()
@@ -155,6 +95,16 @@ def test_a_body_that_stops_behind_tls_is_asked_for_again(serve, data, authority,
         original(self, source, outputfile)
 
     monkeypatch.setattr(Pages, "copyfile", copyfile)
-    remote = config(url, tmp_path / "remote.index")
-    assert_same(arrays(remote), expected)
+    for stops in (False, True):
+        with served(data, authority[1], stops=stops) as server:
+            assert_same(arrays(config(server.url, tmp_path / f"remote-{stops}.index")), expected)
+        # Connections are kept: there are fewer than requests for samples.
+        clients = [client for path, client in server.clients if path.endswith(".npy")]
+        assert len(clients) >= 2 * SAMPLES and len(set(clients)) < len(clients)
     assert len(stopped) == 3
+
+
+def test_a_server_that_no_authority_has_signed_is_refused(data, tmp_path, authority):
+    refused = pytest.raises(forebay.Error, match=r"not trusted here.*UnknownIssuer.*SSL_CERT_FILE")
+    with served(data, authority[1]) as server, refused:
+        arrays(config(server.url, tmp_path / "remote.index"))

@@ -1,18 +1,13 @@
 """The presets and the examples that train on boxes and on masks: each learns on coloured rectangles."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
+from support import check_that_an_example_learns
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torchvision")
-
-EXAMPLES = Path(__file__).parents[2] / "client-lib" / "python" / "examples"
 COLOURS = [(0, 0, 0), (230, 30, 20), (20, 220, 40), (30, 40, 210)]
 PICTURES = 24
 
@@ -107,15 +102,6 @@ operations = [
 """
 
 
-@pytest.fixture
-def one_thread():
-    """Beside a daemon that decodes, more threads of PyTorch wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     "name,model,stage,more",
     [
@@ -124,13 +110,5 @@ def one_thread():
     ],
 )
 def test_an_example_learns(pictures, one_thread, name, model, stage, more):
-    path = EXAMPLES / f"train_{name}.py"
-    assert len(path.read_text().splitlines()) < 40
-    specification = importlib.util.spec_from_file_location(f"example_{name}", path)
-    example = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(example)
     config = write(pictures, name, f"[batch]\nsize = 4\n[order]\nseed = 3\n{stage}")
-    torch.manual_seed(0)
-    losses = example.main([str(config), f"--model={model}", *more])
-    assert len(losses) >= 6 and all(numpy.isfinite(losses))
-    assert numpy.mean(losses[-2:]) < 0.8 * losses[0], losses
+    check_that_an_example_learns(f"train_{name}", [str(config), f"--model={model}", *more], drop=0.8, losses=6, last=2)

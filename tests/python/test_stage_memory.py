@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import forebay
 import pytest
 from PIL import Image
-from support import PROGRAM
+from support import run_program
 
 SIDE, SAMPLES = 2500, 32
 SOURCE = """
@@ -66,7 +65,7 @@ def test_large_pictures_of_a_function_stay_within_the_daemons_plan(tmp_path, mon
         Image.new("RGB", (SIDE, SIDE - number % 2)).save(folder / f"{number:02}.png")
     path = tmp_path / "train.toml"
     path.write_text(CONFIG.replace("BEFORE", before).replace("FUNCTION", function))
-    checked = subprocess.run([PROGRAM, "check", "--json", path], capture_output=True, text=True, timeout=120)
+    checked = run_program("check", "--json", path)
     assert checked.returncode == 0, checked.stderr
     plan = json.loads(checked.stdout)["streams"][0]
     planned = plan["memory_bytes"] + plan["memory_for_large_samples_bytes"]

@@ -6,15 +6,13 @@ import hashlib
 import hmac
 import os
 import shutil
-import subprocess
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support import PROGRAM, free_port, wait_until
-from test_storage import SAMPLES, assert_same, batches, config
+from support import config_of, free_port, run_program, started, write_toml
+from test_storage import assert_same, batches, write_arrays
 
 # Where scripts/setup puts it.
 PLACE = Path(__file__).parents[2] / "target" / "servers" / "node_modules" / ".bin"
@@ -50,29 +48,10 @@ class Azure:
 def azure(tmp_path_factory):
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    process = subprocess.Popen(
-        [AZURITE, "--blobPort", str(port), "--skipApiVersionCheck", "--silent", "--inMemoryPersistence"],
-        cwd=tmp_path_factory.mktemp("azurite"),
-        env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def answers():
-        try:
-            urllib.request.urlopen(endpoint, timeout=5)
-        except urllib.error.HTTPError:
-            return True
-        except OSError:
-            return False
-        return True
-
-    try:
-        wait_until(answers, "the server's answer")
+    command = [AZURITE, "--blobPort", port, "--skipApiVersionCheck", "--silent", "--inMemoryPersistence"]
+    environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"}
+    with started(command, endpoint, cwd=tmp_path_factory.mktemp("azurite"), env=environment):
         yield Azure(endpoint)
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +60,9 @@ def folder(azure, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     azure.put("private", query="restype=container")
     azure.put("public", query="restype=container", **{"x-ms-blob-public-access": "container"})
-    for sample in range(SAMPLES):
-        path = folder / f"class {sample % 3}" / f"{sample:03} é+%.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, np.full((2, 3), sample, dtype=np.float32))
+    for name, content in write_arrays(folder).items():
         for container in ("private", "public"):
-            name = f"{container}/train/{path.relative_to(folder)}"
-            azure.put(name, path.read_bytes(), **{"x-ms-blob-type": "BlockBlob"})
+            azure.put(f"{container}/train/{name}", content, **{"x-ms-blob-type": "BlockBlob"})
     return folder
 
 
@@ -98,33 +73,29 @@ def clear(monkeypatch):
 
 
 def test_a_container_gives_the_batches_of_the_folder(azure, folder, tmp_path, clear, monkeypatch):
-    expected = batches(config(folder, tmp_path / "local.index"))
-    terms = {"endpoint": azure.endpoint, "account": ACCOUNT}
-    public = config("az://public/train", tmp_path / "public.index", anonymous=True, **terms)
-    assert_same(batches(public), expected)
+    expected = batches(folder, tmp_path / "local.index")
+    storage = {"endpoint": azure.endpoint, "account": ACCOUNT}
+    public = batches("az://public/train", tmp_path / "public.index", storage={"anonymous": True, **storage})
+    assert_same(public, expected)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
-    private = config("az://private/train", tmp_path / "private.index", **terms)
-    private["cache"] = {"path": str(tmp_path / "cache"), "keep_free": 0}
-    assert_same(batches(private), expected)
+    cache = {"path": str(tmp_path / "cache"), "keep_free": 0}
     # From the cache too: the blobs' tags are known from the listing.
-    assert_same(batches(private), expected)
+    for _ in range(2):
+        private = batches("az://private/train", tmp_path / "private.index", storage=storage, cache=cache)
+        assert_same(private, expected)
 
 
 def test_a_wrong_key_and_a_missing_account_are_refused(azure, folder, tmp_path, clear):
-    text = f"""
-dataset = {{ path = "az://private/train", format = "npy", index = "{tmp_path}/index" }}
-storage = {{ endpoint = "{azure.endpoint}", account = "{ACCOUNT}" }}
-batch.size = 4
-stage = [{{ name = "copy", operations = [] }}]
-"""
-    path = tmp_path / "train.toml"
-    path.write_text(text)
     wrong = base64.b64encode(b"another key").decode()
-    environment = {**os.environ, "AZURE_STORAGE_ACCOUNT_KEY": wrong}
-    done = subprocess.run([PROGRAM, "check", str(path)], capture_output=True, text=True, timeout=120, env=environment)
-    said = done.stdout + done.stderr
-    assert done.returncode != 0 and "403 AuthorizationFailure" in said, said
-    assert "az://private/train" in said and "AZURE_STORAGE_ACCOUNT_KEY" in said and wrong not in said, said
-    path.write_text(text.replace(f', account = "{ACCOUNT}"', ""))
-    done = subprocess.run([PROGRAM, "check", str(path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0 and "set storage.account" in done.stdout + done.stderr, done
+
+    def said(account):
+        dataset = {"path": "az://private/train", "format": "npy", "index": str(tmp_path / "index")}
+        config = config_of(dataset, storage={"endpoint": azure.endpoint, **account})
+        done = run_program("check", write_toml(tmp_path / "train.toml", config), AZURE_STORAGE_ACCOUNT_KEY=wrong)
+        assert done.returncode != 0, done
+        return done.stdout + done.stderr
+
+    refused = said({"account": ACCOUNT})
+    assert "403 AuthorizationFailure" in refused and "az://private/train" in refused, refused
+    assert "AZURE_STORAGE_ACCOUNT_KEY" in refused and wrong not in refused, refused
+    assert "set storage.account" in said({})

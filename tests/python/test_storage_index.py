@@ -2,12 +2,10 @@
 
 import io
 import re
-import subprocess
-import tarfile
 
 import numpy as np
 import pytest
-from support import PROGRAM
+from support import config_of, run_program, write_tar, write_toml
 from web_folder import served
 
 
@@ -20,12 +18,8 @@ def array(value):
 @pytest.fixture
 def index(tmp_path):
     def run(url, form):
-        path = tmp_path / "train.toml"
-        path.write_text(
-            f'dataset = {{ path = "{url}", format = "{form}", index = "{tmp_path}/{form}.index" }}\nbatch.size = 1\n'
-            'stage = [{ name = "copy", operations = [] }]\n'
-        )
-        done = subprocess.run([PROGRAM, "index", str(path)], capture_output=True, text=True, timeout=120)
+        config = config_of({"path": url, "format": form, "index": f"{tmp_path}/{form}.index"})
+        done = run_program("index", write_toml(tmp_path / "train.toml", config))
         assert done.returncode == 0, done
         return done.stdout, done.stderr
 
@@ -60,11 +54,7 @@ def test_archives_that_are_read_through_tell_how_long_it_takes_still(tmp_path, i
     folder.mkdir()
 
     def write(name, samples):
-        with tarfile.open(folder / name, "w") as archive:
-            for sample in range(samples):
-                member = tarfile.TarInfo(f"{sample:04}.npy")
-                member.size = len(array(sample))
-                archive.addfile(member, io.BytesIO(array(sample)))
+        write_tar(folder / name, [(f"{sample:04}.npy", array(sample)) for sample in range(samples)])
 
     for shard in range(16):
         write(f"{shard:02}.tar", 20)

@@ -7,16 +7,12 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from support import PROGRAM, free_port, wait_until
-from test_stages import digests
+from support import config_of, digests, free_port, run_program, started, write_toml
 
 # Where scripts/setup puts them, and where Debian does.
 SERVERS = Path(__file__).parents[2] / "target" / "servers"
@@ -55,29 +51,6 @@ def program(name):
     return path
 
 
-@contextlib.contextmanager
-def started(command, address, **terms):
-    """Runs a server until it has been used; it answers at the address."""
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **terms)
-
-    def answers():
-        assert process.poll() is None, f"{command[0]} has ended"
-        try:
-            urllib.request.urlopen(address, timeout=5).read()
-        except urllib.error.HTTPError:
-            return True
-        except OSError:
-            return False
-        return True
-
-    try:
-        wait_until(answers, f"the answer of {command[0]}")
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A folder of pictures, and an array of which each row is a sample."""
@@ -94,13 +67,8 @@ def data(tmp_path_factory):
 def config(path, index, **storage):
     is_rows = str(path).endswith(".npy")
     operations = [] if is_rows else [{"op": "decode-image"}, {"op": "random-resized-crop", "size": 32}]
-    return {
-        "dataset": {"path": str(path), "format": "npy" if is_rows else "image-folder", "index": str(index)},
-        "storage": storage,
-        "batch": {"size": 4},
-        "order": {"epochs": 2, "seed": 7},
-        "stage": [{"name": "all", "operations": operations}],
-    }
+    dataset = {"path": str(path), "format": "npy" if is_rows else "image-folder", "index": str(index)}
+    return config_of(dataset, operations, storage=storage, order={"epochs": 2, "seed": 7})
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +85,12 @@ def assert_as_local(expected, url, tmp_path, **storage):
         assert digests(config(f"{url}/{name}", tmp_path / f"index-{name}", **storage)) == local, name
 
 
-def check(tmp_path, url, storage="", **environment):
+def check(tmp_path, url, **storage):
     """What `forebay check` says, which must fail."""
-    path = tmp_path / "train.toml"
-    form = "npy" if url.endswith(".npy") else "image-folder"
-    text = f'dataset = {{ path = "{url}", format = "{form}", index = "{tmp_path}/index" }}\nstorage = {{ {storage} }}\n'
-    operations = "" if form == "npy" else '{ op = "decode-image" }, { op = "resize", size = [8, 8] }'
-    path.write_text(f'{text}batch.size = 4\nstage = [{{ name = "all", operations = [{operations}] }}]\n')
-    terms = {"capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run([PROGRAM, "check", str(path)], **terms, env={**os.environ, **environment})
-    said = done.stdout + done.stderr
-    assert done.returncode != 0, said
-    return said
+    path = write_toml(tmp_path / "train.toml", config(url, tmp_path / "index", **storage))
+    done = run_program("check", path)
+    assert done.returncode != 0, done
+    return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -164,19 +126,14 @@ def test_an_object_that_changed_since_the_index_is_counted_and_named(s3rver, tmp
         s3.put_object(Bucket="served", Key=f"changing/{name}.npy", Body=array.getvalue())
 
     def index():
-        environment = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY}
-        command = [PROGRAM, "index", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        done = run_program("index", path, AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=KEY)
         assert done.returncode == 0, done
         return done.stdout
 
     for number in range(6):
         put(number, number)
-    path = tmp_path / "train.toml"
-    path.write_text(
-        f'dataset = {{ path = "s3://served/changing", format = "npy", index = "{tmp_path}/index" }}\nbatch.size = 2\n'
-        f'storage = {{ endpoint = "{s3rver}" }}\nstage = [{{ name = "copy", operations = [] }}]\n'
-    )
+    dataset = {"path": "s3://served/changing", "format": "npy", "index": str(tmp_path / "index")}
+    path = write_toml(tmp_path / "train.toml", config_of(dataset, storage={"endpoint": s3rver}))
     assert "last index" not in index()
     assert "the last index has the same files" in index()
     put(3, 30)
@@ -200,23 +157,16 @@ def signed(data, tmp_path_factory):
         yield address
 
 
-@pytest.mark.parametrize("server", ["s3rver", "signed"])
-def test_a_bucket_gives_what_the_folder_gives(request, data, server, expected, tmp_path, clear, monkeypatch):
-    address = request.getfixturevalue(server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
-    assert_as_local(expected, "s3://served", tmp_path, endpoint=address)
-
-
 @pytest.mark.parametrize(
     ("key", "secret", "says"),
     [(KEY, "another", "403 SignatureDoesNotMatch"), ("NOBODY", KEY, "403 InvalidAccessKeyId")],
 )
-def test_a_wrong_key_is_told_with_its_profile(signed, tmp_path, clear, key, secret, says):
+def test_a_wrong_key_is_told_with_its_profile(signed, tmp_path, clear, monkeypatch, key, secret, says):
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
     lines = ["[research]", f"aws_access_key_id = {key}", f"aws_secret_access_key = {secret}"]
     (tmp_path / ".aws" / "credentials").write_text("\n".join(lines))
-    said = check(tmp_path, "s3://served/pictures", f'endpoint = "{signed}", profile = "research"', HOME=str(tmp_path))
+    said = check(tmp_path, "s3://served/pictures", endpoint=signed, profile="research")
     assert says in said and "s3://served/pictures" in said and "profile `research`" in said, said
     assert "another" not in said, said
 
@@ -248,13 +198,20 @@ def nginx(data, tmp_path_factory):
         yield plain, secure, packed, authority
 
 
-def test_nginx_gives_what_the_folder_gives(nginx, expected, tmp_path):
-    assert_as_local(expected, nginx[0], tmp_path)
-
-
-def test_nginx_behind_tls_gives_what_the_folder_gives(nginx, expected, tmp_path, monkeypatch):
-    monkeypatch.setenv("SSL_CERT_FILE", str(nginx[3]))
-    assert_as_local(expected, nginx[1], tmp_path)
+@pytest.mark.parametrize("server", ["s3rver", "signed", "nginx", "nginx behind TLS", "http", "webdav"])
+def test_a_server_gives_what_the_folder_gives(
+    request, server, data, expected, tmp_path, tmp_path_factory, clear, monkeypatch
+):
+    if server in ("http", "webdav"):
+        with rclone(tmp_path_factory, server, data) as address:
+            return assert_as_local(expected, address, tmp_path)
+    address = request.getfixturevalue(server.split()[0])
+    if server in ("s3rver", "signed"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+        return assert_as_local(expected, "s3://served", tmp_path, endpoint=address)
+    monkeypatch.setenv("SSL_CERT_FILE", str(address[3]))
+    return assert_as_local(expected, address["TLS" in server], tmp_path)
 
 
 def test_a_server_without_ranges_gives_whole_files_and_is_named_for_parts(nginx, expected, tmp_path):
@@ -267,9 +224,3 @@ def test_a_server_without_ranges_gives_whole_files_and_is_named_for_parts(nginx,
 def test_bytes_that_come_compressed_unasked_are_no_data(nginx, tmp_path):
     said = check(tmp_path, f"{nginx[2]}/rows.npy")
     assert f"{nginx[2]}/rows.npy" in said and "Content-Encoding: gzip" in said, said
-
-
-@pytest.mark.parametrize("kind", ["http", "webdav"])
-def test_rclone_gives_what_the_folder_gives(kind, data, expected, tmp_path, tmp_path_factory):
-    with rclone(tmp_path_factory, kind, data) as address:
-        assert_as_local(expected, address, tmp_path)

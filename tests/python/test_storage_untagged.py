@@ -3,14 +3,11 @@
 import io
 import os
 import shutil
-import subprocess
-import tarfile
 
 import forebay
 import numpy as np
 import pytest
-from support import PROGRAM
-from test_stages import digests
+from support import config_of, digests, run_program, write_tar, write_toml
 from web_folder import served
 
 SAMPLES = 16
@@ -26,16 +23,9 @@ def folder(tmp_path):
 
 
 def config(path, tmp_path, name, **storage):
-    keys = {
-        "dataset": {"path": str(path), "format": "npy", "index": str(tmp_path / f"{name}.index")},
-        "storage": storage,
-        "batch": {"size": 4},
-        "order": {"epochs": 1},
-        "stage": [{"name": "copy", "operations": []}],
-    }
-    if name != "local":
-        keys["cache"] = {"path": str(tmp_path / name), "keep_free": 0}
-    return keys
+    dataset = {"path": str(path), "format": "npy", "index": str(tmp_path / f"{name}.index")}
+    cache = {} if name == "local" else {"cache": {"path": str(tmp_path / name), "keep_free": 0}}
+    return config_of(dataset, storage=storage, **cache)
 
 
 def entries(tmp_path, name):
@@ -79,13 +69,7 @@ def test_files_that_a_server_does_not_tell_apart_are_not_kept_which_is_said(fold
         assert entries(tmp_path, "untold") == 0
         said = capfd.readouterr().err
         assert "neither a tag (ETag) nor a time of change" in said and "storage.immutable = true" in said, said
-        path = tmp_path / "train.toml"
-        path.write_text(
-            f'dataset = {{ path = "{server.url}", format = "npy", index = "{tmp_path}/untold.index" }}\n'
-            f'cache = {{ path = "{tmp_path}/untold", keep_free = 0 }}\nbatch.size = 4\n'
-            'stage = [{ name = "copy", operations = [] }]\n'
-        )
-        done = subprocess.run([PROGRAM, "cache", str(path), "fill"], capture_output=True, text=True, timeout=120)
+        done = run_program("cache", write_toml(tmp_path / "train.toml", keys), "fill")
         assert done.returncode == 1 and "storage.immutable" in done.stderr, done
         assert "0 were kept" in done.stdout, done
 
@@ -107,13 +91,12 @@ def test_an_archive_that_was_replaced_since_the_index_is_named(tmp_path):
     folder.mkdir()
 
     def write(value):
-        with tarfile.open(folder / "one.tar", "w") as archive:
-            for sample in range(8):
-                array = io.BytesIO()
-                np.save(array, np.full(4, value + sample))
-                member = tarfile.TarInfo(f"{sample}.npy")
-                member.size = len(array.getvalue())
-                archive.addfile(member, io.BytesIO(array.getvalue()))
+        members = []
+        for sample in range(8):
+            array = io.BytesIO()
+            np.save(array, np.full(4, value + sample))
+            members.append((f"{sample}.npy", array.getvalue()))
+        write_tar(folder / "one.tar", members)
 
     write(1)
     with served(folder) as server:

@@ -55,28 +55,25 @@ def classes_folder(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("face", ["Loader", "torch.Loader", "jax.Loader"])
-def test_a_folder_is_loaded_with_a_preset_and_keyword_arguments(classes_folder, face, monkeypatch):
-    module, name = (forebay, face) if face == "Loader" else (pytest.importorskip("forebay." + face[:-7]), "Loader")
-    make = getattr(module, name)
+def test_a_folder_is_loaded_with_a_preset_and_keyword_arguments(classes_folder, make_loader, monkeypatch):
     keys = {"batch_size": 2, "preset": "imagenet-train", "epochs": 1, "seed": 5, "shuffle": False}
-    with make(str(classes_folder), **keys) as loader:
+    with make_loader(str(classes_folder), **keys) as loader:
         batches = list(loader)
         assert loader.epochs == 1 and batches[0]["image"].shape == (2, 3, 224, 224)
         assert [int(label) for batch in batches for label in batch["label"]] == [0, 0, 0, 1, 1, 1]
         assert indices(batches) == list(range(6))
         state = loader.state_dict()
     with pytest.raises(forebay.StateMismatch, match=r"order\.seed"):
-        make(classes_folder, **{**keys, "seed": 6}, state=state)
+        make_loader(classes_folder, **{**keys, "seed": 6}, state=state)
     # None is as if left out.
-    with make(classes_folder, batch_size=3, preset="imagenet-eval", epochs=None) as loader:
+    with make_loader(classes_folder, batch_size=3, preset="imagenet-eval", epochs=None) as loader:
         assert loader.epochs is None and len(loader) == 2
     monkeypatch.chdir(classes_folder.parent)
-    with make("./data", **keys) as loader:
+    with make_loader("./data", **keys) as loader:
         assert len(loader) == 3
     monkeypatch.delenv("FOREBAY_SOCKET", raising=False)
     with pytest.raises(forebay.ConfigError, match=r"`data` is a folder here.*did you mean `\./data`"):
-        make("data", **keys)
+        make_loader("data", **keys)
 
 
 def test_keyword_arguments_are_keys_over_those_of_a_file_or_a_dict(config, arrays_folder, tmp_path):

@@ -1,24 +1,15 @@
 """The examples that train language models: each learns what follows what on tokens that count up."""
 
-import importlib.util
 import math
 import struct
-from pathlib import Path
 
 import numpy
 import pytest
+from support import load_example
 
 pytest.importorskip("torch")
 
-EXAMPLES = Path(__file__).parents[2] / "client-lib" / "python" / "examples"
 VOCABULARY, END, LENGTH = 64, 63, 32
-
-
-def load_example(name):
-    specification = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def documents():

@@ -1,13 +1,12 @@
 """forebay.torch.Loader: tensors that share the slot's memory."""
 
 import gc
-import subprocess
 import sys
-import textwrap
 import warnings
 
 import forebay
 import pytest
+from support import run_script
 
 torch = pytest.importorskip("torch")
 
@@ -122,6 +121,5 @@ def test_the_time_out_of_a_process_group_is_found(tmp_path):
         )
         assert _group_timeout.default_group_seconds() == 77, _group_timeout.default_group_seconds()
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "store")]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = run_script(script, str(tmp_path / "store"))
     assert finished.returncode == 0, finished.stderr

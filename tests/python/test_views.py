@@ -3,18 +3,16 @@
 Also the presets `dino` and `clip`, and the examples that train with them.
 """
 
-import importlib.util
 import io
 import os
 import signal
-from pathlib import Path
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
+from support import arrays_of, check_that_an_example_learns, config_of
 
-EXAMPLES = Path(__file__).parents[2] / "client-lib" / "python" / "examples"
 COLOURS = {"red": (220, 40, 30), "green": (30, 200, 50), "blue": (40, 50, 220), "grey": (120, 120, 120)}
 PICTURES = 32
 
@@ -49,12 +47,11 @@ def views(pictures, threads=1, **changed):
         "local": [crop(24, 0.05, 0.4), {"op": "random-apply", "operations": [jitter]}],
     }
     made = {"op": "views", "outputs": {"global": 2, "local": 3}, "operations": lists, **changed}
-    return {
-        "dataset": {"format": "image-folder", "path": str(pictures / "pictures")},
-        "order": {"seed": 5, "epochs": 2},
-        "batch": {"size": 4},
-        "stage": [{"name": "all", "concurrency": threads, "operations": [{"op": "decode-image"}, made]}],
-    }
+    return config_of(
+        {"format": "image-folder", "path": str(pictures / "pictures")},
+        order={"seed": 5, "epochs": 2},
+        stage=[{"name": "all", "concurrency": threads, "operations": [{"op": "decode-image"}, made]}],
+    )
 
 
 def batches(config, kill_at=None, state=None):
@@ -62,8 +59,7 @@ def batches(config, kill_at=None, state=None):
     with forebay.Loader(config, timeout=120, state=state) as loader:
         for _ in loader.epochs_left():
             for batch in loader:
-                found.append({name: numpy.array(value) for name, value in batch.items()})
-                found[-1]["state"] = loader.state_dict()
+                found.append({**arrays_of(batch), "state": loader.state_dict()})
                 if len(found) == kill_at:
                     os.kill(loader.daemon_pid, signal.SIGKILL)
     return found
@@ -205,17 +201,6 @@ operations = [
 """
 
 
-@pytest.fixture
-def one_thread():
-    """Beside a daemon that decodes, more threads of PyTorch wait for each other."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torchvision")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     "name,stage,more",
     [
@@ -224,13 +209,6 @@ def one_thread():
     ],
 )
 def test_an_example_learns(pictures, one_thread, name, stage, more):
-    path = EXAMPLES / f"train_{name}.py"
-    assert len(path.read_text().splitlines()) < 40
-    specification = importlib.util.spec_from_file_location(f"example_{name}", path)
-    example = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(example)
     config = write(pictures, name, f"[batch]\nsize = 8\n[order]\nseed = 3\n{stage}")
-    one_thread.manual_seed(0)
-    losses = example.main(config, model="mobilenet_v3_small", steps=24, **more)
-    assert len(losses) >= 24 and all(numpy.isfinite(losses))
-    assert numpy.mean(losses[-6:]) < 0.85 * losses[0], losses
+    more = {"model": "mobilenet_v3_small", "steps": 24, **more}
+    check_that_an_example_learns(f"train_{name}", config, drop=0.85, losses=24, last=6, **more)

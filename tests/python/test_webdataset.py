@@ -1,8 +1,6 @@
 """Archives of webdataset's own writer and of Python's tarfile: the samples that webdataset reads, in any order."""
 
-import contextlib
 import io
-import re
 import tarfile
 from pathlib import Path
 
@@ -10,10 +8,9 @@ import forebay
 import numpy
 import pytest
 from PIL import Image
+from support import config_of, printed_by, programs_of, write_tar
 
 webdataset = pytest.importorskip("webdataset")
-
-DOCUMENT = Path(__file__).parents[2] / "docs/from-webdataset.md"
 
 
 def picture(number):
@@ -34,10 +31,8 @@ def shards(tmp_path):
     return f"{folder}/train-{{000..002}}.tar"
 
 
-def config(shards, fields, **keys):
-    stage = [{"name": "copy", "operations": []}]
-    dataset = {"format": "webdataset", "path": str(shards), "fields": fields}
-    return {"dataset": dataset, "batch": {"size": 8, "last": "short"}, "stage": stage, "order": {"epochs": 1, **keys}}
+def config(shards, fields, **order):
+    return config_of({"format": "webdataset", "path": str(shards), "fields": fields}, batch={"size": 8}, order=order)
 
 
 def test_the_samples_are_those_that_webdataset_reads_and_shuffled_exactly(shards):
@@ -81,12 +76,9 @@ def test_text_of_the_torch_loader_is_strings_too_and_rows_of_numbers_are_not(sha
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_every_form_that_python_writes_is_read(tmp_path, form):
     folder = "long/" * 24 if form == tarfile.USTAR_FORMAT else "länger/" * 40
-    with tarfile.open(tmp_path / "a.tar", "w", format=form, encoding="utf-8") as archive:
-        for number in range(9):
-            for field, data in [("txt", f"text {number}".encode()), ("cls", str(number).encode())]:
-                info = tarfile.TarInfo(f"{folder}{number}.{field}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+    fields = [("txt", "text "), ("cls", "")]
+    members = [(f"{folder}{n}.{field}", f"{text}{n}".encode()) for n in range(9) for field, text in fields]
+    write_tar(tmp_path / "a.tar", members, format=form, encoding="utf-8")
     fields = {"txt": {"from": "txt"}, "cls": {"from": "cls"}}
     with forebay.Loader(config(tmp_path, fields, shuffle=False)) as loader:
         batches = list(loader)
@@ -95,14 +87,11 @@ def test_every_form_that_python_writes_is_read(tmp_path, form):
 
 
 def test_the_programs_of_the_migration_page_give_the_same_samples(shards):
-    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    # Of the `webdataset` package's `WebLoader`.
+    pytest.importorskip("torch")
+    programs = programs_of("from-webdataset.md")
     assert len(programs) == 2
-    printed = []
-    for program in programs:
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            exec(compile(program, str(DOCUMENT), "exec"), {"shards": shards})
-        printed.append(sorted(output.getvalue().splitlines()))
+    printed = [sorted(printed_by(program, shards=shards)) for program in programs]
     assert len(printed[0]) == 60 and printed[0][:40] != []
     # preset imagenet-train drops the samples that fill no batch: 56 of 60 come.
     missing = list(printed[0])

@@ -1,4 +1,4 @@
-"""Workers that are killed at random instants: the short form of what `scripts/prove` does."""
+"""Workers, and their daemon, that are killed at random instants: the short form of what `scripts/prove` does."""
 
 import json
 import subprocess

@@ -6,19 +6,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import forebay
 import numpy
 import pytest
-from support import PROGRAM
+from support import PROGRAM, below, config_of, processes, wait_until
 
 SAMPLES = 40
 # Sleeps beyond the first look at a worker's process.
 SLOW = """
 import time
-import numpy as np
 
 def slow(sample, rng):
     if sample["array"][0] % 8 == 0:
@@ -38,12 +36,8 @@ def stage(tmp_path, monkeypatch):
         module = f"lives{next(counter)}_{os.getpid()}"
         (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
         stage = {"name": "p", "python": f"{module}:{function}", "workers": 2, **keys}
-        return {
-            "dataset": {"format": "npy", "path": str(tmp_path / "rows.npy")},
-            "order": {"epochs": 2, "seed": 4},
-            "batch": {"size": 4},
-            "stage": [stage],
-        }
+        dataset = {"format": "npy", "path": str(tmp_path / "rows.npy")}
+        return config_of(dataset, stage=[stage], order={"epochs": 2, "seed": 4})
 
     return make
 
@@ -57,40 +51,6 @@ def rows(config, **keywords):
             for batch in loader
             for id, drawn in zip(batch["index"], batch["drawn"])
         ]
-
-
-def processes():
-    """The parent of each process that lives, and its command."""
-    found = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
-            command = Path(f"/proc/{name}/cmdline").read_text()
-        except OSError:
-            continue
-        if state not in "ZX":
-            found[int(name)] = (int(parent), command)
-    return found
-
-
-def below(process, command):
-    """The processes below one whose command line has this in it."""
-    found = processes()
-
-    def is_below(number):
-        while number in found and number != process:
-            number = found[number][0]
-        return number == process
-
-    return [number for number, (_, line) in found.items() if command in line and is_below(number)]
-
-
-def wait_until(condition, what):
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.05)
-    pytest.fail(what)
 
 
 def noted(path, count):
@@ -193,6 +153,9 @@ LEAK = """
 import mmap, subprocess, sys, time
 KEPT = []
 
+def keep_nothing(sample, rng):
+    return {"drawn": rng.random()}
+
 def leak(sample, rng):
     KEPT.append(bytes(8 << 20) + b"x")
     time.sleep(0.05)
@@ -228,7 +191,8 @@ def fork(sample, rng):
 
 @pytest.mark.parametrize("function", ["leak", "leak_shared", "leak_in_child"])
 def test_memory_counts_what_a_worker_shares_and_what_it_has_started(stage, capfd, function):
-    rows(stage(LEAK, function, memory="150MiB", workers=1))
+    found = rows(stage(LEAK, function, memory="150MiB", workers=1))
+    assert found == rows(stage(LEAK, "keep_nothing", workers=1))
     assert "holds more memory than `memory` allows" in capfd.readouterr().err
 
 
@@ -238,7 +202,7 @@ def test_pages_that_forked_children_share_count_once(stage, capfd):
     assert "holds more memory" not in capfd.readouterr().err
 
 
-# Each way of leaving: the own group, a session of a child, a daemon's double fork without a parent or an environment.
+# Each way of leaving: none, the own group, a session of a child, a double fork without a parent or an environment.
 LEAVING = """
 import os, pathlib, signal, subprocess, sys, time
 NOTE = pathlib.Path(__file__).with_suffix(".pids")
@@ -250,6 +214,12 @@ def note(process):
 def hang():
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
     time.sleep(1000)
+
+def child(sample, rng):
+    if sample["array"][0] == 32 * 4:
+        note(subprocess.Popen(["sleep", "1000"]).pid)
+        hang()
+    return {"drawn": rng.random()}
 
 def other_group(sample, rng):
     if sample["array"][0] == 32 * 4:
@@ -281,7 +251,7 @@ def double_fork(sample, rng):
         hang()
     return {"drawn": rng.random()}
 """
-WAYS = ["other_group", "other_session", "double_fork"]
+WAYS = ["child", "other_group", "other_session", "double_fork"]
 
 
 @pytest.mark.parametrize("function", WAYS)

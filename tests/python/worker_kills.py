@@ -1,11 +1,11 @@
-"""Kills workers of the user's own Python at random instants and compares every batch with an undisturbed run.
+"""Kills workers of the user's own Python at random instants, and now and then their daemon; compares every batch.
 
-Two stages and an operation on batches have workers. Most kills hit a worker that calls or waits, the others one that
-starts. As a program it prints what it found as one line of JSON; `scripts/prove` and a test run it.
+What it compares with is an undisturbed run. Two stages and an operation on batches have workers. Most kills hit a
+worker that calls or waits, the others one that starts. As a program it prints what it found as one line of JSON;
+`scripts/prove` and a test run it.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import forebay
 import numpy
+from support import config_of, digest, workers
 
 SAMPLES, SIZE = 60, 6
 # The longest pause between two kills.
@@ -55,44 +56,22 @@ def prepare(folder):
     sys.path.insert(0, str(folder))
     stages = [{"name": stage, "python": f"{name}:augment", "workers": 2} for stage in ("first", "second")]
     collate = {"op": "python", "call": f"{name}:collate", "workers": 2}
-    return {
-        "dataset": {"format": "npy", "path": str(folder / "data")},
-        "order": {"seed": 3},
-        "batch": {"size": SIZE, "operations": [collate]},
-        "stage": stages,
-    }
+    dataset = {"format": "npy", "path": str(folder / "data")}
+    return config_of(
+        dataset, stage=stages, order={"seed": 3, "epochs": None}, batch={"size": SIZE, "operations": [collate]}
+    )
 
 
-def batches(config):
-    """The ids and a digest of each batch, without end."""
+def batches(config, kills_daemon=False):
+    """The ids and a digest of each batch, without end; the daemon is killed behind some of them."""
+    taken = 0
     with forebay.Loader(config, timeout=300) as loader:
         while True:
             for batch in loader:
-                hasher = hashlib.blake2b()
-                for name in sorted(batch):
-                    hasher.update(numpy.ascontiguousarray(batch[name]).tobytes())
-                yield batch["index"].tolist(), hasher.hexdigest()
-
-
-def workers():
-    """The workers of this process's daemon."""
-    parents, found = {}, []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parents[int(name)] = int(parent)
-                if "forebay.worker" in Path(f"/proc/{name}/cmdline").read_text():
-                    found.append(int(name))
-        except OSError:
-            continue
-
-    def is_own(process):
-        while process in parents and process != os.getpid():
-            process = parents[process]
-        return process == os.getpid()
-
-    return [process for process in found if is_own(process)]
+                yield batch["index"].tolist(), digest(batch)
+                taken += 1
+                if kills_daemon and taken % 25 == 5:
+                    os.kill(loader.daemon_pid, signal.SIGKILL)
 
 
 def kill_at_random(folder, wanted, seed, killed):
@@ -116,7 +95,7 @@ def run(kills, seed, folder):
     """Kills so many; what became of it."""
     config, killed = prepare(folder), []
     killer = threading.Thread(target=kill_at_random, args=(folder, kills, seed, killed), daemon=True)
-    disturbed, source = [], batches(config)
+    disturbed, source = [], batches(config, kills_daemon=True)
     # The functions' first calls are answered before the first kill: an error of theirs would be one of the start.
     disturbed.append(next(source))
     killer.start()

@@ -87,10 +87,13 @@ fn stream_called(name: &str, folder: &Path, keys: &[&str], clock: Clock) -> Arc<
                 [batch]\nsize = 8\n[ring]\nslots = 3\n[[stage]]\nname = \"work\"\noperations = []\n";
     let mut config = read_config(folder, text, keys);
     name.clone_into(&mut config.name);
-    Arc::new(
-        Stream::open(config, forebay_formats::open_configured, 3, OpenOptions::default(), clock)
-            .unwrap(),
-    )
+    open_config(config, clock).unwrap()
+}
+
+/// The stream of a configuration, for three threads.
+fn open_config(config: Config, clock: Clock) -> Result<Arc<Stream>, StreamError> {
+    let open = forebay_formats::open_configured;
+    Stream::open(config, open, 3, OpenOptions::default(), clock).map(Arc::new)
 }
 
 fn read_config(folder: &Path, text: &str, keys: &[&str]) -> Config {
@@ -118,20 +121,7 @@ fn write_samples(data: &Path, bad_samples: bool) {
 }
 
 fn start(stream: &Arc<Stream>, fetch_bytes: u64) -> SharedEngine {
-    start_under(stream, fetch_bytes, CpuPolicy::Normal)
-}
-
-fn start_under(stream: &Arc<Stream>, fetch_bytes: u64, policy: CpuPolicy) -> SharedEngine {
-    start_on(3, stream, fetch_bytes, policy)
-}
-
-fn start_on(
-    threads: u32,
-    stream: &Arc<Stream>,
-    fetch_bytes: u64,
-    policy: CpuPolicy,
-) -> SharedEngine {
-    start_pool(stream, fetch_bytes, PoolOptions { threads, policy, ..pool() })
+    start_pool(stream, fetch_bytes, pool())
 }
 
 fn pool() -> PoolOptions {
@@ -148,6 +138,10 @@ fn pool() -> PoolOptions {
         refused_cores: Vec::new(),
         ring_cores: Vec::new(),
     }
+}
+
+fn idle_pool() -> PoolOptions {
+    PoolOptions { policy: CpuPolicy::Idle, ..pool() }
 }
 
 fn start_pool(stream: &Arc<Stream>, fetch_bytes: u64, pool: PoolOptions) -> SharedEngine {
@@ -406,7 +400,7 @@ fn fallback_pool_is_woken_by_the_switch() {
         let stream = open_stream(folder.path(), false, stage);
         // Simulates a lowered thread that starves in the middle of a row.
         assert!(stream.stages[0].gate.enter(0));
-        let engine = start_under(&stream, 1 << 20, CpuPolicy::Idle);
+        let engine = start_pool(&stream, 1 << 20, idle_pool());
         let pool = engine.borrow().pool_shared();
         let mut client = Client::attach(&engine, false);
         while stream.stages[0].input.report().num_items < 4 * 8 {
@@ -459,7 +453,7 @@ fn no_batch_is_lost_while_the_groups_of_threads_alternate() {
         let folder = tempfile::tempdir().unwrap();
         let stage = "[[stage]]\nname = \"work\"\noperations = []\n[ring]\nslots = 4\n";
         let stream = open_stream(folder.path(), false, stage);
-        let engine = start_under(&stream, 1600, CpuPolicy::Idle);
+        let engine = start_pool(&stream, 1600, idle_pool());
         let pool = engine.borrow().pool_shared();
         assert!(pool.has_fallback());
         let mut client = Client::attach(&engine, false);

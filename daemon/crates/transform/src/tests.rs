@@ -254,16 +254,22 @@ STANDARD | image = { dtype = "float32", mean = [0.5, 300, 0.5], std = [1.0, 1.0,
     => both normalise; remove one
 "#;
 
-#[test]
-fn mistakes_are_explained() {
-    let mut lines = MISTAKES.trim().lines();
+/// A line of the table is a mistake, and the one below it, after `=>`, is in its message.
+fn check_mistakes(table: &str, message_of: impl Fn(&str) -> String) {
+    let mut lines = table.trim().lines();
     while let (Some(mistake), Some(expected)) = (lines.next(), lines.next()) {
-        let (operations, output) = mistake.split_once(" | ").unwrap_or((mistake, ""));
-        let operations = operations.replace("STANDARD", STANDARD);
-        let message = refusal(&operations, output, &["image", "label"]);
+        let message = message_of(mistake);
         let expected = expected.trim_start_matches("    => ");
         assert!(message.contains(expected), "{mistake}: {message}");
     }
+}
+
+#[test]
+fn mistakes_are_explained() {
+    check_mistakes(MISTAKES, |mistake| {
+        let (operations, output) = mistake.split_once(" | ").unwrap_or((mistake, ""));
+        refusal(&operations.replace("STANDARD", STANDARD), output, &["image", "label"])
+    });
 }
 
 /// The tensors of `image`, `label` and `array`.

@@ -101,7 +101,7 @@ fn batch_operations_run_once_and_in_order_on_any_number_of_threads() {
                 STAGE,
                 vec![Box::new(Sum), Box::new(Number { times: 10 })],
             );
-            let engine = start_on(threads, &stream, 1 << 20, CpuPolicy::Normal);
+            let engine = start_pool(&stream, 1 << 20, PoolOptions { threads, ..pool() });
             let mut client = Client::attach(&engine, false);
             // Every slot is used several times.
             for batch in 0..4 * SAMPLES / 8 {
@@ -176,7 +176,7 @@ fn failing_batch_operation_ends_the_stream_with_its_name() {
                 STAGE,
                 vec![Box::new(Sum), Box::new(Failing { panics })],
             );
-            let engine = start_on(2, &stream, 1 << 20, CpuPolicy::Normal);
+            let engine = start_pool(&stream, 1 << 20, PoolOptions { threads: 2, ..pool() });
             let mut client = Client::attach(&engine, false);
             let fault = client.fault().await;
             assert!(fault.contains(expected), "{fault}");

@@ -110,17 +110,7 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
             "[[stage]]\nname = \"s{number}\"\nconcurrency = {concurrency}\noperations = [{operations}]\n"
         );
     }
-    let config = read_config(folder, &text, &[]);
-    Arc::new(
-        Stream::open(
-            config,
-            forebay_formats::open_configured,
-            3,
-            OpenOptions::default(),
-            Clock::system(),
-        )
-        .unwrap(),
-    )
+    open_config(read_config(folder, &text, &[]), Clock::system()).unwrap()
 }
 
 async fn run(stream: Arc<Stream>, plan: Plan) {

@@ -19,17 +19,7 @@ fn two_bad_of_ten(folder: &Path, seed: u64, budget: u64) -> Arc<Stream> {
          errors = {{ on_bad_sample = \"substitute\", budget = {budget} }}\n\
          [[stage]]\nname = \"work\"\noperations = []\n"
     );
-    let config = read_config(folder, &text, &[]);
-    Arc::new(
-        Stream::open(
-            config,
-            forebay_formats::open_configured,
-            3,
-            OpenOptions::default(),
-            Clock::system(),
-        )
-        .unwrap(),
-    )
+    open_config(read_config(folder, &text, &[]), Clock::system()).unwrap()
 }
 
 /// The substitute of a bad sample is sometimes the other bad one, with a different reason.
@@ -90,15 +80,7 @@ fn row_above_max_bytes_names_the_key_and_the_required_length() {
                     [[stage]]\nname = \"work\"\noperations = []\n\
                     [output]\narray = { ragged = true, max_bytes = \"1KiB\" }\n";
         let config = read_config(folder.path(), text, &[]);
-        let stream = Stream::open(
-            config,
-            forebay_formats::open_configured,
-            3,
-            OpenOptions::default(),
-            Clock::system(),
-        )
-        .unwrap();
-        let engine = start(&Arc::new(stream), 1 << 20);
+        let engine = start(&open_config(config, Clock::system()).unwrap(), 1 << 20);
         let mut client = Client::attach(&engine, false);
         let fault = client.fault().await;
         let expected = "1.npy: `array` has 4000 bytes, more than its `max_bytes` of 1024; raise output.array.max_bytes to 4000 \

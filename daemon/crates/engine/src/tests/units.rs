@@ -35,10 +35,7 @@ fn open(folder: &Path, clock: Clock, keys: &[&str]) -> Arc<Stream> {
                 [[stage]]\nname = \"work\"\nconcurrency = 1\noperations = []\n\
                 [[stage]]\nname = \"after\"\nconcurrency = 2\noperations = []\n";
     let config = read_config(folder, text, keys);
-    Arc::new(
-        Stream::open(config, forebay_formats::open_configured, 3, OpenOptions::default(), clock)
-            .unwrap(),
-    )
+    open_config(config, clock).unwrap()
 }
 
 /// Checks that a batch's labels and arrays match its ids.
@@ -158,14 +155,7 @@ fn dataset_without_blocks_is_refused_with_the_remedy() {
     let text = "[dataset]\nformat = \"npy\"\npath = \"data\"\nindex = \"index\"\n[order]\nshuffle = \"blocks\"\n\
                 [batch]\nsize = 8\n[[stage]]\nname = \"work\"\noperations = []\n";
     let config = read_config(folder.path(), text, &[]);
-    let error = Stream::open(
-        config,
-        forebay_formats::open_configured,
-        3,
-        OpenOptions::default(),
-        Clock::system(),
-    )
-    .unwrap_err();
+    let error = open_config(config, Clock::system()).unwrap_err();
     let message = error.to_string();
     assert!(
         message.contains("stream.toml:6: ")
