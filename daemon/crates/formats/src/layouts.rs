@@ -506,19 +506,22 @@ fn picture_paths(
     if storage.root_is_file() {
         return Ok(None);
     }
-    let mut first: Option<Vec<u8>> = None;
-    if pattern.is_some() {
+    let tables = if pattern.is_some() {
         let found = shard_paths::find_named(storage.as_ref(), path, pattern, &is_table);
-        first = found.map_err(tell_missing)?.into_iter().next();
+        found.map_err(tell_missing)?
     } else {
-        let listed = storage.list(b"", &mut |name, _| {
-            if is_table(name) && !is_hidden(name) && first.as_deref().is_none_or(|one| name < one) {
-                first = Some(name.to_vec());
+        let mut found = Vec::new();
+        let listed = storage.list(b"", &mut |name, kind| {
+            let is_file = matches!(kind, EntryKind::File | EntryKind::Object(_));
+            if is_file && is_table(name) && !is_hidden(name) {
+                found.push(name.to_vec());
             }
         });
         listed.map_err(|error| tell_missing(error.into()))?;
-    }
-    let Some(first) = first else { return Ok(None) };
+        found.sort_unstable();
+        found
+    };
+    let Some(first) = tables.first().cloned() else { return Ok(None) };
     let found = match named_pictures(storage.as_ref(), &root, &first) {
         // The opening says what is wrong with it.
         Err(DatasetError::BrokenFile { .. } | DatasetError::List { .. }) => None,
@@ -527,9 +530,15 @@ fn picture_paths(
     let (Some(found), Some(format)) = (found, tabular::format_of(&first)) else { return Ok(None) };
     let mut meant = path.clone();
     if pattern.is_none() {
-        // Refuses the files of several splits.
+        // Files in folders of splits, or beside those that the folder lists, are not what a pattern of the folder names.
         let listed = (format.listed)(storage.as_ref(), config)?;
-        if listed.is_some_and(|files| files.iter().any(|file| file.contains(&b'/'))) {
+        let of_format = |name: &&Vec<u8>| {
+            tabular::format_of(name).map(|of| of.format.name) == Some(format.format.name)
+        };
+        if listed.is_some_and(|mut files| {
+            files.sort_unstable();
+            !files.iter().eq(tables.iter().filter(of_format))
+        }) {
             return Ok(None);
         }
         let extension = format.format.extensions.first().copied().unwrap_or_default();
@@ -541,8 +550,10 @@ fn picture_paths(
             path: path.clone(),
             reason: format!(
                 "has paths of pictures in its column {column}, such as {example:?}, which do not start at its folder; name \
-                 the folder that they start at: forebay init {:?} --set dataset.format=manifest --set dataset.root=FOLDER",
-                meant.display().to_string()
+                 the folder that they start at: forebay init {:?} --set dataset.format=manifest --set dataset.root=FOLDER, or \
+                 read the table alone: --set dataset.format={}",
+                meant.display().to_string(),
+                format.format.name
             ),
         });
     }

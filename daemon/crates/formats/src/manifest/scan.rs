@@ -114,7 +114,11 @@ pub(crate) fn named_pictures(
         return Ok(None);
     }
     let seen = seen_columns(Table::of(Box::new(lines), Kind::Json, window(storage))?)?;
-    let Some(column) = seen.iter().find(|column| column.names_pictures()) else { return Ok(None) };
+    // A manifest's paths are not URLs.
+    let is_url = |value: &Vec<u8>| value.windows(3).any(|part| part == b"://");
+    let has_paths =
+        |column: &&SeenColumn| column.names_pictures() && !column.values.iter().any(is_url);
+    let Some(column) = seen.iter().find(has_paths) else { return Ok(None) };
     let folder = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     let paths = Paths::new(root, &path[..folder], storage.remote_root().is_some());
     let mut are_there = true;

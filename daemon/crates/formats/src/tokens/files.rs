@@ -172,8 +172,18 @@ impl TokenFiles {
         };
         if let Some(TokenChunks { chunks, .. }) = &mut chunks {
             // LitData's order, and none but its chunks.
-            let is_named = |chunk: &TokenChunk| names.binary_search(&chunk.name).is_ok();
-            chunks.retain(|chunk| config.ids.is_none() || is_named(chunk));
+            if let Some(ids) = &config.ids {
+                let is_chunk = |name: &&Vec<u8>| chunks.iter().any(|chunk| chunk.name == **name);
+                if let Some(other) = names.iter().find(|name| !is_chunk(name)) {
+                    let reason = format!(
+                        "it names {:?}, which is not in {}",
+                        String::from_utf8_lossy(other),
+                        litdata::INDEX
+                    );
+                    return Err(DatasetError::BrokenFile { path: ids.clone(), reason });
+                }
+                chunks.retain(|chunk| names.binary_search(&chunk.name).is_ok());
+            }
             names = chunks.iter().map(|chunk| chunk.name.clone()).collect();
         }
         let mut names = Names(names, Vec::new());
