@@ -26,13 +26,11 @@ mod space;
 mod sweep;
 mod unpacked;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_config::CacheConfig;
-use forebay_observe::{CacheMetrics, RequestMetrics};
 
 pub use self::cache_admin::{CacheAdmin, CachedDataset, Verified};
 use self::digest::digest_of;
@@ -42,9 +40,8 @@ use self::entry::Key;
 pub use self::entry::cache_entry;
 pub use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use forebay_storage::error::StorageError;
-use forebay_storage::listing::Layer;
 use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp};
-use forebay_storage::{FileStatus, Handle, Opened, RetryClass, Storage, Untagged};
+use forebay_storage::{Adds, Handle, Layer, Opened, Properties, RetryClass, Storage, Untagged};
 
 /// A storage with a cache.
 #[derive(Debug)]
@@ -55,14 +52,6 @@ struct CachedStorage {
     cache: Arc<Cache>,
     /// Whether the warning about a missing tag was logged.
     is_told: AtomicBool,
-}
-
-/// Contents of [`Handle::Other`].
-enum Found {
-    /// May be in the cache.
-    Keyed(Key, Location, Identity),
-    /// Is not in the cache, but may be added under the key.
-    Opened(Option<Key>, Opened),
 }
 
 /// What identifies a file besides its name.
@@ -93,8 +82,14 @@ impl Identity {
         }
     }
 
-    fn is_settled(self) -> bool {
-        !matches!(self, Self::Asked { is_settled: false, .. })
+    /// Whether bytes that are read later are added to the cache.
+    fn adds(self) -> Adds {
+        match self {
+            // The storage compares the stamp.
+            Self::Indexed(_) | Self::Named(_) => Adds::Always,
+            Self::Asked { stamp, is_settled: true } => Adds::IfStill(stamp),
+            Self::Asked { is_settled: false, .. } => Adds::Never,
+        }
     }
 }
 
@@ -223,15 +218,15 @@ impl CachedStorage {
         buffer: &mut Vec<u8>,
     ) -> Result<Option<ObjectStamp>, StorageError> {
         let opened = self.inner.open(files, location)?;
-        if opened.length_bytes() != length {
-            let is_more = opened.length_bytes() > length;
+        if opened.length_bytes != length {
+            let is_more = opened.length_bytes > length;
             return Err(StorageError::Changed {
                 path: self.full_path(&files.path(location.file)),
                 expected_bytes: length,
                 found: if is_more { "more" } else { "fewer" },
             });
         }
-        let stamp = opened.stamp();
+        let stamp = opened.stamp;
         self.inner.read_opened(files, opened, buffer)?;
         Ok(stamp)
     }
@@ -248,36 +243,18 @@ impl Layer for CachedStorage {
     fn inner(&self) -> &Self::Inner {
         self.inner.as_ref()
     }
-}
-
-impl Storage for CachedStorage {
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.inner.full_path(relative)
-    }
-
-    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
-        self.inner.status(files, file)
-    }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        let (key, length, identity) = match self.find(files, location) {
-            Some((key, length, identity)) => {
-                (Some(key), length.or_else(|| self.cache.length_of(&key)), Some(identity))
-            }
-            None => (None, None, None),
+        let Some((key, length, identity)) = self.find(files, location) else {
+            return self.inner.open(files, location);
         };
-        let (found, length) = match (key, length, identity) {
-            (Some(key), Some(length), Some(identity)) => {
-                (Found::Keyed(key, location, identity), length)
-            }
-            _ => {
-                let opened = self.inner.open(files, location)?;
-                let length = opened.length_bytes();
-                let is_kept = length > 0 && identity.is_none_or(Identity::is_settled);
-                (Found::Opened(key.filter(|_| is_kept), opened), length)
-            }
-        };
-        Ok(Opened::new(length, Handle::Other(Box::new(found))))
+        let adds = identity.adds();
+        if let Some(length) = length.or_else(|| self.cache.length_of(&key)) {
+            return Ok(Opened::new(location, length, Handle::Cached { key, adds }));
+        }
+        let opened = self.inner.open(files, location)?;
+        let is_added = opened.length_bytes > 0 && adds != Adds::Never;
+        Ok(Opened { new_key: is_added.then_some(key), ..opened })
     }
 
     fn read_opened(
@@ -286,30 +263,26 @@ impl Storage for CachedStorage {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let (length, start) = (opened.length_bytes(), buffer.len());
-        let (key, location, identity) = match *opened.into_other::<Found>() {
-            Found::Keyed(key, location, identity) => (key, location, identity),
-            Found::Opened(key, opened) => {
-                self.inner.read_opened(files, opened, buffer)?;
-                if let Some(key) = key {
-                    self.cache.missed();
-                    self.cache.put(&key, &buffer[start..]);
-                }
-                return Ok(());
+        let start = buffer.len();
+        let Opened { location, length_bytes, handle: Handle::Cached { key, adds }, .. } = opened
+        else {
+            let new_key = opened.new_key;
+            self.inner.read_opened(files, opened, buffer)?;
+            if let Some(key) = new_key {
+                self.cache.missed();
+                self.cache.put(&key, &buffer[start..]);
             }
+            return Ok(());
         };
-        if self.cache.get(&key, length, buffer) {
+        if self.cache.get(&key, length_bytes, buffer) {
             return Ok(());
         }
-        let fetched = self.fetch(files, location, length, buffer)?;
-        let is_same = match identity {
-            // The storage has compared the stamp.
-            Identity::Indexed(_) | Identity::Named(_) => true,
-            // It may have changed since, or may change without a new time.
-            Identity::Asked { stamp, is_settled } => {
-                let asked = || self.asked(files, location.file).map(|(stamp, _)| stamp);
-                is_settled && fetched.or_else(asked) == Some(stamp)
-            }
+        let fetched = self.fetch(files, location, length_bytes, buffer)?;
+        let asked = || self.asked(files, location.file).map(|(stamp, _)| stamp);
+        let is_same = match adds {
+            Adds::Always => true,
+            Adds::Never => false,
+            Adds::IfStill(stamp) => fetched.or_else(asked) == Some(stamp),
         };
         if is_same {
             self.cache.put(&key, &buffer[start..]);
@@ -317,16 +290,8 @@ impl Storage for CachedStorage {
         Ok(())
     }
 
-    fn requests(&self) -> Option<&RequestMetrics> {
-        self.inner.requests()
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        self.inner.bytes_per_read()
-    }
-
-    fn cache(&self) -> Option<&CacheMetrics> {
-        Some(self.cache.metrics())
+    fn properties(&self) -> Properties<'_> {
+        Properties { cache: Some(self.cache.metrics()), ..self.inner.properties() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,8 +13,7 @@ use super::folder::CacheFolder;
 use super::space::Space;
 use super::*;
 use forebay_storage::conformance::{self, Fixture, Paths, part};
-use forebay_storage::listing::{Directories, DirectoryStamp, EntryKind};
-use forebay_storage::{CacheScope, LocalFiles, ObjectIdentity, Objects, Untagged};
+use forebay_storage::{CacheScope, FileStatus, LocalFiles, ObjectIdentity, Objects, Untagged};
 
 const WHOLE: Location = Location::whole(FileId(0));
 
@@ -88,23 +87,11 @@ impl Bucket {
     }
 }
 
-impl Directories for Bucket {
-    fn list(
-        &self,
-        directory: &[u8],
-        visit: &mut dyn FnMut(&[u8], EntryKind),
-    ) -> Result<DirectoryStamp, StorageError> {
-        self.objects.list(directory, visit)
-    }
+impl Layer for Bucket {
+    type Inner = Objects;
 
-    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        self.objects.stamp(directory)
-    }
-}
-
-impl Storage for Bucket {
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.objects.full_path(relative)
+    fn inner(&self) -> &Self::Inner {
+        &self.objects
     }
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
@@ -117,10 +104,6 @@ impl Storage for Bucket {
 
     fn cache_scope(&self) -> Option<CacheScope> {
         Some(CacheScope { name: self.name.clone(), untagged: self.untagged })
-    }
-
-    fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        self.objects.open(files, location)
     }
 
     fn read_opened(
@@ -218,7 +201,7 @@ fn cached_bytes_are_shared_by_processes_and_runs() {
             assert_eq!(read(&*storage, &files, *place), expected);
         }
         assert_eq!(bucket.reads(), before);
-        assert!(storage.cache().unwrap().report().num_hits >= 3);
+        assert!(storage.properties().cache.unwrap().report().num_hits >= 3);
     }
 }
 
@@ -301,7 +284,7 @@ fn immutable_files_are_cached_by_name() {
         // The storage is not read any more.
         bucket.objects.remove("folder/object");
         assert_eq!(read(&*storage, &files, WHOLE), bytes_of(1, 1000));
-        assert_eq!(storage.cache().unwrap().report().num_kept, 2);
+        assert_eq!(storage.properties().cache.unwrap().report().num_kept, 2);
     }
 }
 
@@ -333,14 +316,14 @@ fn damaged_entry_is_removed_and_fetched_again() {
         let before = bucket.reads();
         assert_eq!(read(&*storage, &files, WHOLE), bytes, "damage {number}");
         assert_eq!(bucket.reads(), before + 1, "damage {number}");
-        assert_eq!(storage.cache().unwrap().report().num_damaged, number as u64 + 1);
+        assert_eq!(storage.properties().cache.unwrap().report().num_damaged, number as u64 + 1);
         assert_eq!(fs::read(keep()).unwrap(), whole, "damage {number}");
     }
     // Complete, but with another key.
     let other = entry::tail(&[9; 32], &bytes);
     fs::write(keep(), [&bytes[..], &other].concat()).unwrap();
     assert_eq!(read(&*storage, &files, WHOLE), bytes);
-    assert_eq!(storage.cache().unwrap().report().num_damaged, 6);
+    assert_eq!(storage.properties().cache.unwrap().report().num_damaged, 6);
 }
 
 #[test]
@@ -361,7 +344,7 @@ fn full_cache_refuses_entries_and_unused_datasets_are_removed() {
     let storage = open(&old);
     until(|| {
         fill(&old, &*storage);
-        storage.cache().unwrap().report().num_full > 0
+        storage.properties().cache.unwrap().report().num_full > 0
     });
     assert_eq!(entries(folder.path()).len(), 4);
     drop(storage);
@@ -369,7 +352,7 @@ fn full_cache_refuses_entries_and_unused_datasets_are_removed() {
     let storage = open(&new);
     until(|| {
         fill(&new, &*storage);
-        storage.cache().unwrap().report().num_kept > 0
+        storage.properties().cache.unwrap().report().num_kept > 0
     });
     assert!(entries(folder.path()).len() <= 4);
     let names: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
@@ -408,15 +391,15 @@ fn folder_writable_by_others_is_not_used() {
     drop(in_front_of(bucket.clone(), &config(folder.path(), None)));
     let own = fs::read_dir(folder.path()).unwrap().flatten().next().unwrap().path();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o770)).unwrap();
-    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).cache().is_none());
+    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).properties().cache.is_none());
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).cache().is_some());
+    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).properties().cache.is_some());
     fs::remove_dir_all(&own).unwrap();
     std::os::unix::fs::symlink(folder.path(), &own).unwrap();
-    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).cache().is_none());
+    assert!(in_front_of(bucket.clone(), &config(folder.path(), None)).properties().cache.is_none());
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(in_front_of(bucket, &config(&file, None)).cache().is_none());
+    assert!(in_front_of(bucket, &config(&file, None)).properties().cache.is_none());
 }
 
 #[test]
@@ -432,7 +415,7 @@ fn reads_go_to_the_storage_if_the_disk_vanishes() {
     for _ in 0..3 {
         assert_eq!(read(&*storage, &files, WHOLE), bytes);
     }
-    assert!(storage.cache().unwrap().report().num_faults > 0);
+    assert!(storage.properties().cache.unwrap().report().num_faults > 0);
 }
 
 #[test]
@@ -537,7 +520,7 @@ fn changed_file_with_equal_size_and_time_is_read_again() {
     let files = Paths::new(["file"]);
     until(|| {
         assert_eq!(read(&*storage, &files, WHOLE), bytes_of(1, 1000));
-        storage.cache().unwrap().report().num_hits > 0
+        storage.properties().cache.unwrap().report().num_hits > 0
     });
     rewrite_in_secret(&path, &bytes_of(2, 1000));
     assert_eq!(read(&*storage, &files, WHOLE), bytes_of(2, 1000));
@@ -553,7 +536,7 @@ fn recently_changed_file_is_not_cached() {
     let files = Paths::new(["old", "file"]);
     until(|| {
         read(&*storage, &files, WHOLE);
-        storage.cache().unwrap().report().num_hits > 0
+        storage.properties().cache.unwrap().report().num_hits > 0
     });
     for seed in 0..20 {
         let now = SystemTime::now();

@@ -14,23 +14,21 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufReader, Read};
-use std::ops::{Deref, Range};
-use std::path::PathBuf;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_config::CacheConfig;
-use forebay_observe::{CacheMetrics, RequestMetrics};
 
 use super::digest::digest_of;
 use super::disk::{Cache, Kept};
 use super::entry::Key;
 use forebay_storage::codec::{Codec, WindowTooLarge};
 use forebay_storage::codec_of;
-use forebay_storage::listing::Layer;
 use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, Unit};
 use forebay_storage::{
-    CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, StorageError,
+    FileStatus, Handle, Layer, ObjectIdentity, Opened, Properties, Storage, StorageError,
+    StoragePointer,
 };
 
 /// The size of a piece: a sample of usual size spans one or two.
@@ -78,12 +76,6 @@ struct Known {
 pub struct UnpackedStorage<S> {
     inner: S,
     files: Arc<UnpackedFiles>,
-}
-
-/// An open part.
-struct OpenedPart {
-    file: FileId,
-    range: Range<u64>,
 }
 
 thread_local! {
@@ -260,10 +252,7 @@ fn fill(reader: &mut dyn Read, buffer: &mut Vec<u8>) -> io::Result<()> {
     reader.take(PIECE_BYTES).read_to_end(buffer).map(|_| ())
 }
 
-impl<S> UnpackedStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
+impl<S: StoragePointer> UnpackedStorage<S> {
     /// Reads files that `inner` stores compressed, unpacked through `files`.
     pub fn new(inner: S, files: Arc<UnpackedFiles>) -> Self {
         Self { inner, files }
@@ -397,23 +386,11 @@ where
     }
 }
 
-impl<S> Layer for UnpackedStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
+impl<S: StoragePointer> Layer for UnpackedStorage<S> {
     type Inner = S::Target;
 
     fn inner(&self) -> &Self::Inner {
         &self.inner
-    }
-}
-
-impl<S> Storage for UnpackedStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.inner.full_path(relative)
     }
 
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
@@ -430,7 +407,7 @@ where
         file: FileId,
     ) -> Result<Option<FileStatus>, StorageError> {
         match codec_of(&files.path(file)) {
-            Some(_) => self.status(files, file).map(Some),
+            Some(_) => Layer::status(self, files, file).map(Some),
             None => self.inner.status_if_there(files, file),
         }
     }
@@ -451,8 +428,7 @@ where
             let path = self.full_path(&path);
             return Err(StorageError::OutOfRange { path, length_bytes: length, offset, end });
         }
-        let part = OpenedPart { file: location.file, range: offset..end };
-        Ok(Opened::new(end - offset, Handle::Other(Box::new(part))))
+        Ok(Opened::new(location, end - offset, Handle::Unpacked))
     }
 
     fn read_opened(
@@ -461,17 +437,17 @@ where
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let part = match opened.try_into_other::<OpenedPart>() {
-            Ok(part) => part,
-            Err(opened) => return self.inner.read_opened(files, opened, buffer),
+        let Opened { location, length_bytes, handle: Handle::Unpacked, .. } = opened else {
+            return self.inner.read_opened(files, opened, buffer);
         };
-        let path = files.path(part.file);
+        let range = location.range.offset..location.range.offset + length_bytes;
+        let path = files.path(location.file);
         let codec = codec_of(&path).unwrap_or(Codec::Gzip);
         let Some(known) = self.known(&path, codec, true)? else { return Ok(()) };
-        if self.files.read(&known, &part.range, buffer) {
+        if self.files.read(&known, &range, buffer) {
             return Ok(());
         }
-        self.read_anew((&path, codec), &known, &part.range, buffer)
+        self.read_anew((&path, codec), &known, &range, buffer)
     }
 
     fn unpacks(&self, path: &[u8]) -> bool {
@@ -485,19 +461,9 @@ where
         }
     }
 
-    fn requests(&self) -> Option<&RequestMetrics> {
-        self.inner.requests()
-    }
-
-    fn cache_scope(&self) -> Option<CacheScope> {
-        self.inner.cache_scope()
-    }
-
-    fn cache(&self) -> Option<&CacheMetrics> {
-        Some(self.files.cache.metrics())
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        self.inner.bytes_per_read().saturating_add(BYTES_PER_READ)
+    fn properties(&self) -> Properties<'_> {
+        let inner = self.inner.properties();
+        let bytes_per_read = inner.bytes_per_read.saturating_add(BYTES_PER_READ);
+        Properties { cache: Some(self.files.cache.metrics()), bytes_per_read, ..inner }
     }
 }

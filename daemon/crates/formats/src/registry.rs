@@ -336,7 +336,7 @@ fn open_once(
         None => storage,
     };
     // The cached parts of a sample are usable in any order.
-    let has_runs = config.cache.path.is_none() && storage.requests().is_some();
+    let has_runs = config.cache.path.is_none() && storage.properties().requests.is_some();
     let dataset = match options.in_order.filter(|_| has_runs) {
         Some(batch) => in_runs(dataset, batch, config.limits.sample_bytes),
         None => dataset,

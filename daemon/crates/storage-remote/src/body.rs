@@ -10,7 +10,7 @@ use super::client_pool::PooledClient;
 use super::stores::Store;
 use super::trace::Trace;
 use super::wire::Answered;
-use forebay_storage::{BodySink, Lent};
+use forebay_storage::{BodySink, Lent, Target};
 
 /// A response's body.
 pub(super) enum Body {
@@ -18,14 +18,6 @@ pub(super) enum Body {
     OnWire(Answered),
     /// A stream from the HTTP client.
     Stream(BoxStream<'static, object_store::Result<Bytes>>),
-}
-
-/// Where a body goes.
-pub(super) enum Target<'a> {
-    /// Appended to a buffer that has room for it.
-    Buffer(&'a mut Vec<u8>),
-    /// Passed on piece by piece.
-    Pieces(&'a mut dyn BodySink),
 }
 
 /// Why a body was not read to its end.
@@ -57,7 +49,7 @@ impl Body {
             while let Some(chunk) = stream.next().await {
                 let Ok(chunk) = chunk else { return Ok(false) };
                 missing = missing.checked_sub(chunk.len() as u64).ok_or(Stopped::TooLong)?;
-                target.take(&chunk)?;
+                target.take(&chunk).then_some(()).ok_or(Stopped::Unwanted)?;
             }
             Ok(true)
         });
@@ -123,18 +115,6 @@ fn take_pieces(
         }
     }
     Ok(())
-}
-
-impl Target<'_> {
-    fn take(&mut self, piece: &[u8]) -> Result<(), Stopped> {
-        match self {
-            Self::Buffer(buffer) => {
-                buffer.extend_from_slice(piece);
-                Ok(())
-            }
-            Self::Pieces(sink) => sink.take(piece).then_some(()).ok_or(Stopped::Unwanted),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ use forebay_observe::RequestMetrics;
 
 use self::address::{Address, Scheme};
 use self::answer::Answer;
-use self::body::{Stopped, Target};
+use self::body::Stopped;
 use self::client_pool::{ClientPool, PooledClient};
 use self::failure::Failed;
 use self::hedges::Hedges;
@@ -64,7 +64,8 @@ use self::trace::Trace;
 use forebay_storage::error::{RetryClass, StorageError};
 use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
 use forebay_storage::{
-    BodySink, CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Untagged,
+    BodySink, CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Properties, Response,
+    Storage, Target, Untagged,
 };
 
 /// Largest offset of a range that is requested: no object is this large.
@@ -85,7 +86,7 @@ pub struct RemoteObjects {
     endpoint: Option<String>,
     /// Whether objects never change under their names.
     is_immutable: bool,
-    clients: ClientPool,
+    clients: Arc<ClientPool>,
     /// Whether a request has succeeded: later failures of credentials may be temporary.
     has_worked: AtomicBool,
     /// Metrics of the requests for samples.
@@ -101,25 +102,13 @@ pub struct RemoteObjects {
     has_told_overlap: AtomicBool,
 }
 
-/// Contents of [`Handle::Other`].
-#[expect(clippy::large_enum_variant, reason = "it is stored in a box")]
-enum Found {
-    /// The index has all that reading needs.
-    Indexed(Location),
-    /// The response has begun, on this client.
-    Answered(FileId, PooledClient, Answer),
-    /// The range is empty.
-    Nothing,
-}
-
-impl Found {
-    fn file(&self) -> Option<FileId> {
-        match self {
-            Self::Indexed(location) => Some(location.file),
-            Self::Answered(file, ..) => Some(*file),
-            Self::Nothing => None,
-        }
-    }
+/// A response that has begun, on this client.
+struct Begun {
+    /// The object, in messages.
+    path: PathBuf,
+    clients: Arc<ClientPool>,
+    client: PooledClient,
+    answer: Answer,
 }
 
 /// A failed call.
@@ -167,7 +156,7 @@ impl RemoteObjects {
             root_is_file: false,
             endpoint: keys.endpoint.clone(),
             is_immutable: keys.immutable,
-            clients: ClientPool::new(stores),
+            clients: Arc::new(ClientPool::new(stores)),
             has_worked: AtomicBool::new(false),
             metrics: Arc::default(),
             hedges: Hedges::default(),
@@ -460,19 +449,23 @@ impl RemoteObjects {
     fn open_unknown(&self, relative: &str, location: Location) -> Result<Opened, StorageError> {
         let range = location.range;
         let end = range.length.map(|length| range.offset.saturating_add(length));
+        let empty = || {
+            let range = ByteRange { length: Some(0), ..range };
+            Opened::new(Location { range, ..location }, 0, Handle::Unrequested)
+        };
         if end.is_some_and(|end| end == range.offset || end > MAX_OBJECT_BYTES) {
             // An empty range cannot be requested.
             let length_bytes = self.status_of(relative)?.bytes;
             if end.is_some_and(|end| end > length_bytes) {
                 return Err(self.out_of_range(relative, range, length_bytes));
             }
-            return Ok(Opened::new(0, Handle::Other(Box::new(Found::Nothing))));
+            return Ok(empty());
         }
         let (answer, client) = match self.ask(relative, range, None) {
             Err(StorageError::OutOfRange { length_bytes, .. })
                 if range.length.is_none() && length_bytes == range.offset =>
             {
-                return Ok(Opened::new(0, Handle::Other(Box::new(Found::Nothing))));
+                return Ok(empty());
             }
             answered => answered?,
         };
@@ -480,8 +473,9 @@ impl RemoteObjects {
             return Err(self.out_of_range(relative, range, answer.stamp.bytes));
         }
         let (length_bytes, stamp) = (answer.range.end - answer.range.start, answer.told);
-        let found = Found::Answered(location.file, client, answer);
-        Ok(Opened::new(length_bytes, Handle::Other(Box::new(found))).of(stamp))
+        let (path, clients) = (self.path(relative), Arc::clone(&self.clients));
+        let begun = Handle::Response(Box::new(Begun { path, clients, client, answer }));
+        Ok(Opened { stamp: Some(stamp), ..Opened::new(location, length_bytes, begun) })
     }
 
     /// Reads an indexed range and checks that the object is still the indexed one.
@@ -512,7 +506,7 @@ impl RemoteObjects {
             let what = format!("{found} bytes instead of the requested {length_bytes}");
             return Err(self.failed("reading", relative).answer(&what, RetryClass::File));
         }
-        self.take_body(relative, client, answer, length_bytes, target)
+        take_body(&self.clients, (client, answer), length_bytes, target, || self.path(relative))
     }
 
     /// The error for an object that differs from the indexed one. With an equal tag, the response is wrong.
@@ -531,58 +525,62 @@ impl RemoteObjects {
         StorageError::Replaced { path: self.path(relative), what }
     }
 
-    /// Takes a body of this length. False: the target wants no more.
-    fn take_body(
-        &self,
-        relative: &str,
-        client: PooledClient,
-        answer: Answer,
-        length_bytes: u64,
-        target: Target<'_>,
-    ) -> Result<bool, StorageError> {
-        let Answer { body, request, .. } = answer;
-        let failed = || self.failed("reading", relative);
-        // Except after success, the client is dropped too: a connection whose body was not read to its end cannot be
-        // reused.
-        let error = match body.take(&client, length_bytes, target) {
-            Ok(()) => {
-                request.succeed(length_bytes);
-                self.clients.give_back(client);
-                return Ok(true);
-            }
-            Err(Stopped::Unwanted) => return Ok(false),
-            Err(Stopped::TooShort(missing)) => {
-                let what = format!("the body ends {missing} bytes early");
-                failed().answer(&what, RetryClass::Outage)
-            }
-            Err(Stopped::TooLong) => {
-                failed().answer("the body is longer than its Content-Length", RetryClass::Outage)
-            }
-            Err(Stopped::Broken(trace)) => failed().transport(&trace),
-        };
-        request.fail(false);
-        Err(error)
-    }
-
-    fn read_found(
+    fn read_into(
         &self,
         files: &dyn FileTable,
-        found: Found,
-        length_bytes: u64,
+        opened: Opened,
         target: Target<'_>,
     ) -> Result<bool, StorageError> {
-        let name = |file| self.name_of(&files.path(file)).into_owned();
-        match found {
-            Found::Nothing => Ok(true),
-            Found::Answered(file, client, answer) => {
-                self.take_body(&name(file), client, answer, length_bytes, target)
-            }
-            Found::Indexed(location) => {
-                let stamp = files.stamp(location.file).unwrap_or_default();
-                self.read_indexed(&name(location.file), location, length_bytes, stamp, target)
-            }
+        let Opened { location, length_bytes, handle, .. } = opened;
+        if let Handle::Response(response) = handle {
+            return response.read(length_bytes, target);
         }
+        let stamp = files.stamp(location.file).unwrap_or_default();
+        let path = files.path(location.file);
+        self.read_indexed(&self.name_of(&path), location, length_bytes, stamp, target)
     }
+}
+
+impl Response for Begun {
+    fn read(self: Box<Self>, length_bytes: u64, target: Target<'_>) -> Result<bool, StorageError> {
+        let Self { path, clients, client, answer } = *self;
+        take_body(&clients, (client, answer), length_bytes, target, || path)
+    }
+}
+
+/// Takes a body of this length. False: the target wants no more.
+fn take_body(
+    clients: &ClientPool,
+    (client, answer): (PooledClient, Answer),
+    length_bytes: u64,
+    target: Target<'_>,
+    path: impl FnOnce() -> PathBuf,
+) -> Result<bool, StorageError> {
+    let Answer { body, request, .. } = answer;
+    let failed = || {
+        let identity = clients.identity();
+        Failed { action: "reading", path: path(), identity, has_worked: true }
+    };
+    // Except after success, the client is dropped too: a connection whose body was not read to its end cannot be
+    // reused.
+    let error = match body.take(&client, length_bytes, target) {
+        Ok(()) => {
+            request.succeed(length_bytes);
+            clients.give_back(client);
+            return Ok(true);
+        }
+        Err(Stopped::Unwanted) => return Ok(false),
+        Err(Stopped::TooShort(missing)) => {
+            let what = format!("the body ends {missing} bytes early");
+            failed().answer(&what, RetryClass::Outage)
+        }
+        Err(Stopped::TooLong) => {
+            failed().answer("the body is longer than its Content-Length", RetryClass::Outage)
+        }
+        Err(Stopped::Broken(trace)) => failed().transport(&trace),
+    };
+    request.fail(false);
+    Err(error)
 }
 
 impl Storage for RemoteObjects {
@@ -601,12 +599,9 @@ impl Storage for RemoteObjects {
         Some(CacheScope { name, untagged })
     }
 
-    fn requests(&self) -> Option<&RequestMetrics> {
-        Some(&self.metrics)
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        BYTES_PER_CLIENT
+    fn properties(&self) -> Properties<'_> {
+        let requests = Some(&*self.metrics);
+        Properties { requests, bytes_per_read: BYTES_PER_CLIENT, ..Properties::default() }
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
@@ -623,8 +618,7 @@ impl Storage for RemoteObjects {
             let path = files.path(location.file);
             return Err(self.out_of_range(&self.name_of(&path), range, stamp.bytes));
         }
-        let found = Found::Indexed(location);
-        Ok(Opened::new(end - range.offset, Handle::Other(Box::new(found))))
+        Ok(Opened::new(location, end - range.offset, Handle::Unrequested))
     }
 
     fn read_opened(
@@ -633,16 +627,12 @@ impl Storage for RemoteObjects {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let length_bytes = opened.length_bytes();
-        let found = *opened.into_other::<Found>();
-        let wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
-        if let Some(file) = found.file()
-            && buffer.try_reserve_exact(wanted).is_err()
-        {
-            let path = self.full_path(&files.path(file));
+        let wanted = usize::try_from(opened.length_bytes).unwrap_or(usize::MAX);
+        if buffer.try_reserve_exact(wanted).is_err() {
+            let path = self.full_path(&files.path(opened.location.file));
             return Err(StorageError::from_errno(path, "reading", rustix::io::Errno::NOMEM));
         }
-        self.read_found(files, found, length_bytes, Target::Buffer(buffer)).map(|_| ())
+        self.read_into(files, opened, Target::Buffer(buffer)).map(|_| ())
     }
 
     fn reads_in_pieces(&self) -> bool {
@@ -655,9 +645,7 @@ impl Storage for RemoteObjects {
         opened: Opened,
         sink: &mut dyn BodySink,
     ) -> Result<bool, StorageError> {
-        let length_bytes = opened.length_bytes();
-        let found = *opened.into_other::<Found>();
-        self.read_found(files, found, length_bytes, Target::Pieces(sink))
+        self.read_into(files, opened, Target::Pieces(sink))
     }
 }
 

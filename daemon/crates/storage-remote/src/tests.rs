@@ -136,7 +136,7 @@ fn indexed_object_is_opened_without_a_request_and_read_by_one() {
     let files = indexed(&storage, "file");
     let before = bucket.server.requests();
     let opened = storage.open(&files, WHOLE).unwrap();
-    assert_eq!((opened.length_bytes(), bucket.server.requests()), (10, before));
+    assert_eq!((opened.length_bytes, bucket.server.requests()), (10, before));
     let mut buffer = b"before".to_vec();
     storage.read_opened(&files, opened, &mut buffer).unwrap();
     assert_eq!(
@@ -353,14 +353,14 @@ fn dropped_response_holds_no_resources() {
     bucket.put("file", &[7; 1 << 20]);
     let storage = bucket.open();
     let opened = storage.open(&Paths::new(["file"]), WHOLE).unwrap();
-    assert_eq!(opened.length_bytes(), 1 << 20);
+    assert_eq!(opened.length_bytes, 1 << 20);
     drop(opened);
     let mut buffer = Vec::new();
     storage.read(&Paths::new(["file"]), WHOLE, u64::MAX, &mut buffer).unwrap();
     assert_eq!(buffer, [7; 1 << 20]);
     assert!(matches!(
         storage.open(&Paths::new(["file"]), part(1, Some(0))).unwrap(),
-        opened if opened.length_bytes() == 0
+        opened if opened.length_bytes == 0
     ));
 }
 
@@ -382,7 +382,7 @@ fn late_requests_are_hedged_within_the_budget() {
             storage.read(&files, WHOLE, 1 << 20, &mut buffer).unwrap();
             assert_eq!(buffer, bytes);
         }
-        let report = storage.requests().unwrap().report();
+        let report = storage.properties().requests.unwrap().report();
         assert_eq!((report.num_requests, report.num_failures), (READS, 0));
         assert!((1..=READS / 20).contains(&report.num_hedges), "{}", report.line());
     }

@@ -25,6 +25,27 @@ pub enum Lent {
     Unwanted,
 }
 
+/// Where the bytes of a location go.
+pub enum Target<'a> {
+    /// Appended to a buffer that has room for them.
+    Buffer(&'a mut Vec<u8>),
+    /// Passed on piece by piece.
+    Pieces(&'a mut dyn BodySink),
+}
+
+impl Target<'_> {
+    /// Takes the next piece; false: no more is accepted.
+    pub fn take(&mut self, piece: &[u8]) -> bool {
+        match self {
+            Self::Buffer(buffer) => {
+                buffer.extend_from_slice(piece);
+                true
+            }
+            Self::Pieces(sink) => sink.take(piece),
+        }
+    }
+}
+
 impl<F: FnMut(&[u8]) -> bool> BodySink for F {
     fn take(&mut self, piece: &[u8]) -> bool {
         self(piece)

@@ -3,16 +3,12 @@
 //! An index that was made with a cache has offsets into the unpacked files. Without the cache a read at these offsets
 //! would return wrong bytes: it is an error.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_observe::RequestMetrics;
-
 use super::error::StorageError;
-use super::listing::Layer;
-use super::{CacheScope, DirectFile, FileStatus, Opened, Storage};
+use super::{DirectFile, Layer, Opened, Storage};
 use crate::codec::Codec;
-use crate::location::{FileId, FileTable, Location};
+use crate::location::{FileTable, Location};
 
 /// A file's compression, from its name.
 pub fn codec_of(path: &[u8]) -> Option<Codec> {
@@ -58,16 +54,6 @@ impl Layer for WithoutUnpacking {
     fn inner(&self) -> &Self::Inner {
         self.0.as_ref()
     }
-}
-
-impl Storage for WithoutUnpacking {
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.0.full_path(relative)
-    }
-
-    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
-        self.0.status(files, file)
-    }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = files.path(location.file);
@@ -77,29 +63,8 @@ impl Storage for WithoutUnpacking {
         }
     }
 
-    fn read_opened(
-        &self,
-        files: &dyn FileTable,
-        opened: Opened,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), StorageError> {
-        self.0.read_opened(files, opened, buffer)
-    }
-
     fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
         self.0.open_direct(files, location)
-    }
-
-    fn requests(&self) -> Option<&RequestMetrics> {
-        self.0.requests()
-    }
-
-    fn cache_scope(&self) -> Option<CacheScope> {
-        self.0.cache_scope()
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        self.0.bytes_per_read()
     }
 }
 

@@ -109,7 +109,7 @@ fn reads(fixture: &dyn Fixture) {
         (Location::whole(FileId(1)), &[]),
     ] {
         let opened = storage.open(&files, location).unwrap();
-        assert_eq!(opened.length_bytes(), expected.len() as u64, "{location:?}");
+        assert_eq!(opened.length_bytes, expected.len() as u64, "{location:?}");
         storage.read(&files, location, expected.len() as u64, &mut used).unwrap();
         assert_eq!(used, expected, "{location:?}");
         assert_eq!(read(&*storage, &files, location).unwrap(), expected, "{location:?}");

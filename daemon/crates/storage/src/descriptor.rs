@@ -27,7 +27,6 @@ impl AsFd for Descriptor {
 #[derive(Debug)]
 pub struct OpenFile {
     pub(super) descriptor: Descriptor,
-    pub(super) location: Location,
     /// The file's size when it was opened.
     pub(super) file_bytes: u64,
 }

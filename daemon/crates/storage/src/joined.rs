@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_observe::{CacheMetrics, RequestMetrics};
-
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{BodySink, DirectFile, FileStatus, Opened, Storage, StorageError};
+use super::{BodySink, DirectFile, FileStatus, Opened, Properties, Storage, StorageError};
 use crate::location::{FileId, FileTable, Location};
 
 /// Position of the dataset's number in a file's number.
@@ -81,8 +79,7 @@ impl Storage for JoinedFiles {
     }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        let opened = self.of(location.file).open(files, location)?;
-        Ok(opened.by(Self::split(location.file).0))
+        self.of(location.file).open(files, location)
     }
 
     fn read_opened(
@@ -91,7 +88,7 @@ impl Storage for JoinedFiles {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        self.0[opened.opener()].read_opened(files, opened, buffer)
+        self.of(opened.location.file).read_opened(files, opened, buffer)
     }
 
     fn open_direct(&self, files: &dyn FileTable, location: Location) -> Option<DirectFile> {
@@ -108,21 +105,19 @@ impl Storage for JoinedFiles {
         opened: Opened,
         sink: &mut dyn BodySink,
     ) -> Result<bool, StorageError> {
-        self.0[opened.opener()].read_in_pieces(files, opened, sink)
+        self.of(opened.location.file).read_in_pieces(files, opened, sink)
     }
 
-    /// Metrics of the first storage that makes requests.
-    fn requests(&self) -> Option<&RequestMetrics> {
-        self.0.iter().find_map(|storage| storage.requests())
-    }
-
-    /// Metrics of the first storage that has a cache.
-    fn cache(&self) -> Option<&CacheMetrics> {
-        self.0.iter().find_map(|storage| storage.cache())
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        self.0.iter().map(|storage| storage.bytes_per_read()).max().unwrap_or(0)
+    /// Metrics of the first storage that makes requests, and of the first that has a cache.
+    fn properties(&self) -> Properties<'_> {
+        self.0.iter().fold(Properties::default(), |all, storage| {
+            let next = storage.properties();
+            Properties {
+                requests: all.requests.or(next.requests),
+                cache: all.cache.or(next.cache),
+                bytes_per_read: all.bytes_per_read.max(next.bytes_per_read),
+            }
+        })
     }
 
     fn open_all(
@@ -133,11 +128,8 @@ impl Storage for JoinedFiles {
         opened: &mut Vec<Opened>,
     ) -> Result<u64, StorageError> {
         // All locations of a sample belong to one dataset.
-        let place = locations.first().map_or(0, |first| Self::split(first.file).0);
-        let length_bytes = self.0[place].open_all(files, locations, limit_bytes, opened)?;
-        let by = |opened: Opened| opened.by(place);
-        *opened = std::mem::take(opened).into_iter().map(by).collect();
-        Ok(length_bytes)
+        let storage = locations.first().map_or(self.first(), |first| self.of(first.file));
+        storage.open_all(files, locations, limit_bytes, opened)
     }
 }
 

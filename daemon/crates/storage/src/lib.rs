@@ -12,6 +12,7 @@ pub mod conformance;
 mod descriptor;
 pub mod error;
 mod joined;
+mod layer;
 pub mod listing;
 mod local;
 pub mod location;
@@ -28,16 +29,17 @@ mod stalling;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-pub use body_sink::{BodySink, Lent};
+pub use body_sink::{BodySink, Lent, Target};
 pub use compressed::{WithoutUnpacking, codec_of};
 pub use descriptor::DirectFile;
 pub use error::{Absence, RemoteFailure, RetryClass, StorageError};
 pub use joined::JoinedFiles;
+pub use layer::{Layer, StoragePointer};
 pub use local::LocalFiles;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub use objects::Objects;
-pub use opened::{Handle, Opened};
+pub use opened::{Adds, Handle, Opened, Response};
 pub use outage::{OutageSeen, Outages};
 pub use packed::KEPT_BYTES as KEPT_PAGE_BYTES;
 pub use packed::UnpackingStorage;
@@ -128,18 +130,13 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         Ok(buffer.is_empty() || sink.take(&buffer))
     }
 
-    /// Metrics of its requests; `None`: it makes no requests, as a file system does not.
-    fn requests(&self) -> Option<&RequestMetrics> {
-        None
+    /// Its metrics and its memory.
+    fn properties(&self) -> Properties<'_> {
+        Properties::default()
     }
 
     /// Its files' identity in a cache on disk; `None`: they are not cached.
     fn cache_scope(&self) -> Option<CacheScope> {
-        None
-    }
-
-    /// The metrics of the cache in front of it; `None`: no cache.
-    fn cache(&self) -> Option<&CacheMetrics> {
         None
     }
 
@@ -153,11 +150,6 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
     fn is_at_hand(&self, path: &[u8]) -> bool {
         let _ = path;
         true
-    }
-
-    /// Maximal memory of a read besides the bytes that it reads: a connection's buffers.
-    fn bytes_per_read(&self) -> u64 {
-        0
     }
 
     /// Opens every location of a sample and returns the total number of bytes.
@@ -175,10 +167,10 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         let (mut length_bytes, mut limited_bytes) = (0_u64, 0_u64);
         for location in locations {
             let next = self.open(files, *location)?;
-            length_bytes = length_bytes.saturating_add(next.length_bytes());
+            length_bytes = length_bytes.saturating_add(next.length_bytes);
             // Pages that samples share do not count for the limit of one sample.
             if !matches!(location.unit, Unit::Block(Transform::Unpacked { .. })) {
-                limited_bytes = limited_bytes.saturating_add(next.length_bytes());
+                limited_bytes = limited_bytes.saturating_add(next.length_bytes);
             }
             if limited_bytes > limit_bytes {
                 let path = self.full_path(&files.path(location.file));
@@ -229,6 +221,17 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         self.open_all(files, &[location], limit_bytes, &mut opened)?;
         self.read_all(files, &mut opened, buffer, &mut Vec::new())
     }
+}
+
+/// A storage's metrics and memory, with those of its layers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Properties<'a> {
+    /// Metrics of its requests; `None`: it makes no requests, as a file system does not.
+    pub requests: Option<&'a RequestMetrics>,
+    /// The metrics of the cache in front of it; `None`: no cache.
+    pub cache: Option<&'a CacheMetrics>,
+    /// Maximal memory of a read besides the bytes that it reads: a connection's buffers.
+    pub bytes_per_read: u64,
 }
 
 /// A file's present status.

@@ -62,34 +62,3 @@ pub trait Directories: Sync {
         None
     }
 }
-
-/// A storage on top of another one, whose directories it lists.
-pub trait Layer: Sync {
-    /// The type of the inner storage.
-    type Inner: Directories + ?Sized;
-
-    /// The inner storage.
-    fn inner(&self) -> &Self::Inner;
-}
-
-impl<T: Layer> Directories for T {
-    fn list(
-        &self,
-        directory: &[u8],
-        visit: &mut dyn FnMut(&[u8], EntryKind),
-    ) -> Result<DirectoryStamp, StorageError> {
-        self.inner().list(directory, visit)
-    }
-
-    fn stamp(&self, directory: &[u8]) -> Result<DirectoryStamp, StorageError> {
-        self.inner().stamp(directory)
-    }
-
-    fn root_is_file(&self) -> bool {
-        self.inner().root_is_file()
-    }
-
-    fn remote_root(&self) -> Option<&Path> {
-        self.inner().remote_root()
-    }
-}

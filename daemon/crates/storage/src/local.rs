@@ -212,8 +212,8 @@ impl Storage for LocalFiles {
             let (path, offset) = (full_path(), range.offset);
             return Err(StorageError::OutOfRange { path, length_bytes: file_bytes, offset, end });
         }
-        let file = OpenFile { descriptor, location, file_bytes };
-        Ok(Opened::new(end - range.offset, Handle::File(file)))
+        let file = OpenFile { descriptor, file_bytes };
+        Ok(Opened::new(location, end - range.offset, Handle::File(file)))
     }
 
     /// The buffer grows by the bytes and at most one more, so that a single read detects the file's end.
@@ -223,8 +223,10 @@ impl Storage for LocalFiles {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let length_bytes = opened.length_bytes();
-        let OpenFile { location, file_bytes, descriptor } = opened.into_file();
+        let Opened { location, length_bytes, handle, .. } = opened;
+        let Handle::File(OpenFile { file_bytes, descriptor }) = handle else {
+            unreachable!("a location is read by the storage that opened it");
+        };
         let path = || self.full_path(&files.path(location.file));
         #[cfg(any(test, feature = "testing"))]
         super::stalling::wait(&path());

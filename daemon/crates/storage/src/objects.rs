@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::conformance::Fixture;
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{FileStatus, Handle, ObjectIdentity, Opened, Storage};
+use super::{FileStatus, Handle, ObjectIdentity, Opened, Response, Storage, Target};
 use crate::location::{FileId, FileTable, Location};
 
 /// See the module's head.
@@ -27,7 +27,7 @@ struct Object {
     version: u32,
 }
 
-/// Contents of [`Handle::Other`].
+/// An open part of one version of an object.
 struct OpenObject {
     bytes: Arc<[u8]>,
     start: usize,
@@ -124,7 +124,7 @@ impl Storage for Objects {
         }
         let [start, end] = [offset, end].map(|place| usize::try_from(place).unwrap_or(usize::MAX));
         let opened = OpenObject { bytes: object.bytes, start, end };
-        Ok(Opened::new((end - start) as u64, Handle::Other(Box::new(opened))))
+        Ok(Opened::new(location, (end - start) as u64, Handle::Response(Box::new(opened))))
     }
 
     fn read_opened(
@@ -133,9 +133,22 @@ impl Storage for Objects {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let OpenObject { bytes, start, end } = *opened.into_other::<OpenObject>();
-        buffer.extend_from_slice(&bytes[start..end]);
-        Ok(())
+        match opened.handle {
+            Handle::Response(object) => {
+                object.read(opened.length_bytes, Target::Buffer(buffer)).map(|_| ())
+            }
+            other => unreachable!("a location is read by the storage that opened it: {other:?}"),
+        }
+    }
+}
+
+impl Response for OpenObject {
+    fn read(
+        self: Box<Self>,
+        _length_bytes: u64,
+        mut target: Target<'_>,
+    ) -> Result<bool, StorageError> {
+        Ok(target.take(&self.bytes[self.start..self.end]))
     }
 }
 

@@ -1,101 +1,76 @@
-//! A location between opening and reading: its length, and its storage's handle.
+//! A location between opening and reading.
 
-use std::any::Any;
-
+use super::body_sink::Target;
 use super::descriptor::OpenFile;
-use crate::location::ObjectStamp;
+use super::error::StorageError;
+use crate::location::{Location, ObjectStamp};
 
-/// A location whose length is known, so that memory can be granted before it is read.
+/// A location whose length is known, so that memory can be granted before it is read. Storages are layers; each sets
+/// what it needs for reading and leaves the rest as the layer below has set it.
 #[derive(Debug)]
 pub struct Opened {
-    length_bytes: u64,
-    handle: Handle,
-    /// Which of several storages has opened it.
-    opener: u16,
-    /// The object's stamp, if known at opening.
-    stamp: Option<ObjectStamp>,
+    /// What was requested. A packed part has the length of its page.
+    pub location: Location,
+    /// The number of bytes to read.
+    pub length_bytes: u64,
+    /// The object's size and tag, if known at opening.
+    pub stamp: Option<ObjectStamp>,
+    /// The key under which the cache adds the bytes after reading; `None`: it does not.
+    pub new_key: Option<[u8; 32]>,
+    /// Decides which layer reads it.
+    pub handle: Handle,
 }
 
-/// A storage's handle of a location, to be read by that storage only.
+/// What is open for a location.
 #[derive(Debug)]
 pub enum Handle {
+    /// Nothing: reading sends a request.
+    Unrequested,
+    /// A response whose body follows.
+    Response(Box<dyn Response>),
     /// A file of a file system.
     File(OpenFile),
-    /// The handle of any other storage, such as an object's version and the connection.
-    Other(Box<dyn Any + Send>),
+    /// Nothing: a part of a file that is unpacked into the cache.
+    Unpacked,
+    /// Nothing: the cache may have the location.
+    Cached {
+        /// The entry's key.
+        key: [u8; 32],
+        /// Whether the bytes are added if the entry is missing.
+        adds: Adds,
+    },
+}
+
+/// Whether bytes are added to a cache under a key that was made before they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adds {
+    /// The key identifies the bytes.
+    Always,
+    /// The file may change without a change of its stamp.
+    Never,
+    /// If the file still has this stamp.
+    IfStill(ObjectStamp),
+}
+
+/// A response whose body has not been read.
+pub trait Response: Send {
+    /// Reads the body, of `length_bytes`. False: the target accepts no more.
+    ///
+    /// # Errors
+    /// Reading fails, or the body has another length.
+    fn read(self: Box<Self>, length_bytes: u64, target: Target<'_>) -> Result<bool, StorageError>;
+}
+
+impl std::fmt::Debug for dyn Response {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Response")
+    }
 }
 
 impl Opened {
     /// A location of this length.
     #[must_use]
-    pub const fn new(length_bytes: u64, handle: Handle) -> Self {
-        Self { length_bytes, handle, opener: 0, stamp: None }
-    }
-
-    /// Adds the object's stamp.
-    #[must_use]
-    pub fn of(self, stamp: ObjectStamp) -> Self {
-        Self { stamp: Some(stamp), ..self }
-    }
-
-    /// The object's size and tag, if known at opening.
-    #[must_use]
-    pub const fn stamp(&self) -> Option<ObjectStamp> {
-        self.stamp
-    }
-
-    /// Records the storage's number among several, below 65,536.
-    #[expect(clippy::cast_possible_truncation, reason = "the caller guarantees it")]
-    pub(super) fn by(self, opener: usize) -> Self {
-        Self { opener: opener as u16, ..self }
-    }
-
-    /// The number of the storage that has opened it.
-    pub(super) const fn opener(&self) -> usize {
-        self.opener as usize
-    }
-
-    /// The number of bytes to read.
-    #[must_use]
-    pub const fn length_bytes(&self) -> u64 {
-        self.length_bytes
-    }
-
-    /// The open file.
-    ///
-    /// # Panics
-    /// When another storage has opened it.
-    pub(super) fn into_file(self) -> OpenFile {
-        match self.handle {
-            Handle::File(file) => file,
-            Handle::Other(_) => panic!("a location is read by the storage that opened it"),
-        }
-    }
-
-    /// The contents of [`Handle::Other`], if they have this type; otherwise the location.
-    pub fn try_into_other<T: 'static>(self) -> Result<Box<T>, Self> {
-        let Self { length_bytes, handle, opener, stamp } = self;
-        match handle {
-            Handle::Other(other) => other.downcast().map_err(|other| Self {
-                length_bytes,
-                handle: Handle::Other(other),
-                opener,
-                stamp,
-            }),
-            handle => Err(Self { length_bytes, handle, opener, stamp }),
-        }
-    }
-
-    /// The contents of [`Handle::Other`].
-    ///
-    /// # Panics
-    /// When another storage has opened it.
-    #[must_use]
-    pub fn into_other<T: 'static>(self) -> Box<T> {
-        let other = match self.handle {
-            Handle::Other(other) => other.downcast().ok(),
-            Handle::File(_) => None,
-        };
-        other.expect("a location is read by the storage that opened it")
+    pub const fn new(location: Location, length_bytes: u64, handle: Handle) -> Self {
+        Self { location, length_bytes, stamp: None, new_key: None, handle }
     }
 }

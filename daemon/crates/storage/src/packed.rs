@@ -3,18 +3,13 @@
 //! A single value of a page cannot be read separately. Its page is read and unpacked on the reading thread, and only
 //! the value's bytes are passed on, to the caller and to a cache in front of this. A page that samples share is passed
 //! on whole ([`Transform::Unpacked`](crate::location::Transform)). The memory for pages is counted in addition to the
-//! reads ([`Storage::bytes_per_read`]); its maximum is known from the index.
+//! reads ([`Properties::bytes_per_read`]); its maximum is known from the index.
 
 use std::cell::RefCell;
-use std::ops::Deref;
-use std::path::PathBuf;
-
-use forebay_observe::RequestMetrics;
 
 use super::error::StorageError;
-use super::listing::Layer;
-use super::{CacheScope, FileStatus, Handle, Opened, Storage};
-use crate::location::{FileId, FileTable, Location, Packed, Unit};
+use super::{Layer, Opened, Properties, Storage, StoragePointer};
+use crate::location::{ByteRange, FileTable, Location, Packed, Unit};
 
 /// Maximal size of each of the two buffers that a thread keeps between reads: for compressed and for unpacked bytes.
 const KEPT_OF_EACH: usize = 2 << 20;
@@ -29,13 +24,6 @@ pub struct UnpackingStorage<S> {
     page_bytes: u64,
 }
 
-/// An open page, and the wanted part of it.
-struct OpenedPage {
-    page: Opened,
-    location: Location,
-    packed: Packed,
-}
-
 /// A thread's cache of the last page: its compressed and its uncompressed bytes.
 #[derive(Default)]
 struct Page {
@@ -47,10 +35,7 @@ thread_local! {
     static PAGE: RefCell<Page> = RefCell::default();
 }
 
-impl<S> UnpackingStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
+impl<S: StoragePointer> UnpackingStorage<S> {
     /// Unpacks what `inner` reads; pages have at most `page_bytes`.
     pub fn new(inner: S, page_bytes: u64) -> Self {
         Self { inner, page_bytes }
@@ -65,10 +50,13 @@ where
     fn read_part(
         &self,
         files: &dyn FileTable,
-        opened: OpenedPage,
+        part: Packed,
+        opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let OpenedPage { page, location, packed: part } = opened;
+        let location = Location { unit: Unit::Sample, ..opened.location };
+        let length_bytes = location.range.length.unwrap_or(opened.length_bytes);
+        let page = Opened { location, length_bytes, ..opened };
         PAGE.with_borrow_mut(|Page { packed, unpacked }| {
             packed.clear();
             self.inner.read_opened(files, page, packed)?;
@@ -90,34 +78,19 @@ where
     }
 }
 
-impl<S> Layer for UnpackingStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
+impl<S: StoragePointer> Layer for UnpackingStorage<S> {
     type Inner = S::Target;
 
     fn inner(&self) -> &Self::Inner {
         &self.inner
     }
-}
-
-impl<S> Storage for UnpackingStorage<S>
-where
-    S: Deref<Target: Storage> + Send + Sync + std::fmt::Debug,
-{
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.inner.full_path(relative)
-    }
-
-    fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
-        self.inner.status(files, file)
-    }
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
-        let Some(packed) = location.packed() else { return self.inner.open(files, location) };
+        let Some(part) = location.packed() else { return self.inner.open(files, location) };
         let page = self.inner.open(files, Location { unit: Unit::Sample, ..location })?;
-        let opened = OpenedPage { page, location, packed };
-        Ok(Opened::new(packed.length.into(), Handle::Other(Box::new(opened))))
+        let range = ByteRange { length: Some(page.length_bytes), ..location.range };
+        let location = Location { range, ..location };
+        Ok(Opened { location, length_bytes: part.length.into(), ..page })
     }
 
     fn read_opened(
@@ -126,21 +99,15 @@ where
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        match opened.try_into_other::<OpenedPage>() {
-            Ok(page) => self.read_part(files, *page, buffer),
-            Err(opened) => self.inner.read_opened(files, opened, buffer),
+        match opened.location.packed() {
+            Some(part) => self.read_part(files, part, opened, buffer),
+            None => self.inner.read_opened(files, opened, buffer),
         }
     }
 
-    fn requests(&self) -> Option<&RequestMetrics> {
-        self.inner.requests()
-    }
-
-    fn cache_scope(&self) -> Option<CacheScope> {
-        self.inner.cache_scope()
-    }
-
-    fn bytes_per_read(&self) -> u64 {
-        self.inner.bytes_per_read().saturating_add(self.page_bytes)
+    fn properties(&self) -> Properties<'_> {
+        let inner = self.inner.properties();
+        let bytes_per_read = inner.bytes_per_read.saturating_add(self.page_bytes);
+        Properties { bytes_per_read, ..inner }
     }
 }

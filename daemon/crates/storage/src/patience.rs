@@ -6,7 +6,7 @@
 //! checking thread abandons the opening and its thread.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use forebay_observe::Clock;
 
 use super::error::{Absence, RetryClass, StorageError};
-use super::listing::{Directories, DirectoryStamp, EntryKind};
+use super::listing::{DirectoryStamp, EntryKind};
 use super::outage::{Outages, Waiting};
 use super::retries::{Retries, RetryTerms};
-use super::{FileStatus, Handle, Opened, Storage};
+use super::{FileStatus, Layer, Opened, Storage};
 use crate::location::{FileId, FileTable, Location};
 
 /// A call that takes longer is announced.
@@ -256,7 +256,13 @@ pub struct PatientStorage<'a> {
     pub patience: &'a Patience,
 }
 
-impl Directories for PatientStorage<'_> {
+impl<'a> Layer for PatientStorage<'a> {
+    type Inner = dyn Storage + 'a;
+
+    fn inner(&self) -> &Self::Inner {
+        self.storage
+    }
+
     /// A listing that fails after its first entry is not restarted: the caller has the entries already.
     fn list(
         &self,
@@ -302,20 +308,6 @@ impl Directories for PatientStorage<'_> {
         self.patience.retry("asking the status of", path, stamp)?
     }
 
-    fn root_is_file(&self) -> bool {
-        self.storage.root_is_file()
-    }
-
-    fn remote_root(&self) -> Option<&Path> {
-        self.storage.remote_root()
-    }
-}
-
-impl Storage for PatientStorage<'_> {
-    fn full_path(&self, relative: &[u8]) -> PathBuf {
-        self.storage.full_path(relative)
-    }
-
     fn status(&self, files: &dyn FileTable, file: FileId) -> Result<FileStatus, StorageError> {
         let path = || self.full_path(&files.path(file));
         self.patience.retry("asking the size of", path, || self.storage.status(files, file))
@@ -333,10 +325,7 @@ impl Storage for PatientStorage<'_> {
 
     fn open(&self, files: &dyn FileTable, location: Location) -> Result<Opened, StorageError> {
         let path = || self.full_path(&files.path(location.file));
-        let opened = self.patience.retry("opening", path, || self.storage.open(files, location))?;
-        // The location is needed for reading, and for opening it again.
-        let named: (Location, Opened) = (location, opened);
-        Ok(Opened::new(named.1.length_bytes(), Handle::Other(Box::new(named))))
+        self.patience.retry("opening", path, || self.storage.open(files, location))
     }
 
     /// A read that fails is restarted: for a URL, reading sends the request.
@@ -346,9 +335,9 @@ impl Storage for PatientStorage<'_> {
         opened: Opened,
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
-        let (location, opened) = *opened.into_other::<(Location, Opened)>();
+        let location = opened.location;
         let path = || self.full_path(&files.path(location.file));
-        let (before, expected_bytes) = (buffer.len(), opened.length_bytes());
+        let (before, expected_bytes) = (buffer.len(), opened.length_bytes);
         let mut first = Some(opened);
         self.patience.retry("reading", path, || {
             buffer.truncate(before);
@@ -356,7 +345,7 @@ impl Storage for PatientStorage<'_> {
                 Some(opened) => opened,
                 None => self.storage.open(files, location)?,
             };
-            if opened.length_bytes() != expected_bytes {
+            if opened.length_bytes != expected_bytes {
                 let found = "another length";
                 return Err(StorageError::Changed { path: path(), expected_bytes, found });
             }

@@ -137,7 +137,7 @@ impl MemoryPlan {
             scratch_bytes: u64::from(threads + second_group) * SCRATCH_BYTES_PER_THREAD
                 + u64::from(most_reads) * BYTES_PER_FETCH_THREAD
                 + bytes_of_reads(
-                    (most_reads.into(), stream.storage.bytes_per_read()),
+                    (most_reads.into(), stream.storage.properties().bytes_per_read),
                     stream.dataset.page_bytes().unwrap_or(0),
                     stream.draws.open_blocks,
                     fetch_bytes,

@@ -206,7 +206,7 @@ impl Engine {
             batch_operations,
             batch_functions,
             requests: stream.requests(),
-            cache: stream.storage.cache().map(CacheMetrics::report),
+            cache: stream.storage.properties().cache.map(CacheMetrics::report),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),
             datasets: stream.datasets().iter().map(report_dataset).collect(),

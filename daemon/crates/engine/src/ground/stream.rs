@@ -502,7 +502,7 @@ impl Stream {
     /// Requests to its storage so far; `None`: the storage is not request-based.
     #[must_use]
     pub fn requests(&self) -> Option<RequestReport> {
-        self.storage.requests().map(RequestMetrics::report)
+        self.storage.properties().requests.map(RequestMetrics::report)
     }
 
     /// Memory that a sample needs at most, in addition to its fetched bytes and its row.

@@ -34,7 +34,7 @@ pub(super) fn fetch(
             Err(error) => return Ok(Err(error)),
         };
         *waited = Some(reading.wait_for_bytes(|| gates.acquire_to_fetch(&row.age, length)));
-        let lengths = scratch.opened.iter().map(|opened| opened.length_bytes());
+        let lengths = scratch.opened.iter().map(|opened| opened.length_bytes);
         let is_claimed = reading.claim_units(lengths)?;
         // The caller closes the remaining files after a failure.
         scratch.opened.reverse();
