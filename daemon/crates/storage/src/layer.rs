@@ -169,3 +169,35 @@ impl<L: Layer> Storage for L {
 pub trait StoragePointer: Deref<Target: Storage> + Send + Sync + Debug {}
 
 impl<P: Deref<Target: Storage> + Send + Sync + Debug> StoragePointer for P {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocalFiles;
+    use crate::conformance::Paths;
+
+    #[derive(Debug)]
+    struct NoChange(LocalFiles);
+
+    impl Layer for NoChange {
+        type Inner = LocalFiles;
+
+        fn inner(&self) -> &LocalFiles {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn storage_below_answers_what_a_layer_does_not_but_is_not_read_past_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "bytes").unwrap();
+        let storage = NoChange(LocalFiles::open(folder.path()).unwrap());
+        let (files, location) = (Paths::new(["file"]), Location::whole(FileId(0)));
+        let mut buffer = Vec::new();
+        storage.read(&files, location, 5, &mut buffer).unwrap();
+        assert_eq!(buffer, b"bytes");
+        assert_eq!(storage.0.cache_scope(), Storage::cache_scope(&storage));
+        assert!(storage.0.open_direct(&files, location).is_some());
+        assert!(Storage::open_direct(&storage, &files, location).is_none());
+    }
+}
