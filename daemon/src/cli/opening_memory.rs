@@ -98,6 +98,6 @@ mod tests {
         let fault = opening.look((9 << 20) + 1).unwrap_err();
         assert_eq!(fault.kind, FaultKind::Memory);
         assert!(fault.message.contains("dataset.opening_memory"), "{}", fault.message);
-        assert!(opening.line().starts_with("8.0 MiB"), "{}", opening.line());
+        assert!(opening.line().starts_with("8 MiB"), "{}", opening.line());
     }
 }
