@@ -107,6 +107,8 @@ fn arrays_behind_a_url_are_those_on_disk_in_any_weather() {
             let keys = format!("{keys}\n{}", storage_keys(&server, scheme));
             let url = server.url(scheme, name);
             let remote = copying(&dir, &format!("{scheme}-{file}.toml"), &url, format, &keys);
+            server.set_weather(|_| Fault::None);
+            assert_eq!(take_epoch(&mut attach(&remote)), expected, "{scheme} {name}");
             server.set_weather(|request| match request.number % 9 {
                 _ if request.is_listing() => Fault::None,
                 1 => Fault::Short(40),

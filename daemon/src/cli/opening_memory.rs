@@ -10,6 +10,9 @@ use forebay_engine::machine_memory_left;
 use forebay_observe::format_bytes;
 use forebay_protocol::frames::{Fault, FaultKind};
 
+/// The smallest default of the limit: if less is left, the plan of the stream says what does not fit.
+const LEAST_DEFAULT: u64 = 256 << 20;
+
 /// The opening of one stream.
 #[derive(Debug, Clone)]
 pub(super) struct OpeningMemory {
@@ -24,9 +27,13 @@ pub(super) struct OpeningMemory {
 
 impl OpeningMemory {
     /// Begins to observe; `own_memory`: the private memory of this process.
-    pub(super) fn begin(config: &Config, own_memory: u64) -> Self {
-        // The rest of the machine's memory is for the rings and rows that follow.
-        let half = || machine_memory_left().map_or(u64::MAX, |left| left / 2);
+    pub(super) fn begin(config: &Config, is_restart: bool, own_memory: u64) -> Self {
+        // The rest of the machine's memory is for the rings and rows that follow. Those of a restart exist, and it takes
+        // what its predecessor took.
+        let half = || match is_restart {
+            true => u64::MAX,
+            false => machine_memory_left().map_or(u64::MAX, |left| (left / 2).max(LEAST_DEFAULT)),
+        };
         let limit = config.dataset.opening_memory.unwrap_or_else(half);
         Self { stream: config.name.clone(), before: own_memory, limit, most: 0 }
     }
@@ -48,7 +55,8 @@ impl OpeningMemory {
             format_bytes(taken),
             format_bytes(self.limit)
         );
-        Err(Fault { kind: FaultKind::Memory, message })
+        // A smaller ring would not help.
+        Err(Fault { kind: FaultKind::Config, message })
     }
 
     /// What `forebay check` says of it.
@@ -84,7 +92,7 @@ mod tests {
         assert_eq!(private_bytes("900 700 300 1 0 50 0\n"), Some(400 * page));
         assert_eq!(private_bytes("900"), None);
         let before = own_memory();
-        let held = vec![1_u8; 64 << 20];
+        let held = std::hint::black_box(vec![1_u8; 64 << 20]);
         assert!(own_memory() >= before + (32 << 20), "{}", held.len());
     }
 
@@ -96,7 +104,7 @@ mod tests {
         // Memory that was free before may be used.
         opening.look(0).unwrap();
         let fault = opening.look((9 << 20) + 1).unwrap_err();
-        assert_eq!(fault.kind, FaultKind::Memory);
+        assert_eq!(fault.kind, FaultKind::Config);
         assert!(fault.message.contains("dataset.opening_memory"), "{}", fault.message);
         assert!(opening.line().starts_with("8 MiB"), "{}", opening.line());
     }

@@ -71,7 +71,7 @@ impl OpeningWatch {
         });
         let mut watched = self.lock();
         watched.patience = Some(Arc::clone(&patience));
-        watched.memory.push(OpeningMemory::begin(config, own_memory()));
+        watched.memory.push(OpeningMemory::begin(config, is_restart, own_memory()));
         patience
     }
 
@@ -110,7 +110,10 @@ impl OpeningWatch {
         let mut seen = 0;
         loop {
             match opened.recv_timeout(LOOK_PERIOD) {
-                Ok(opened) => return opened,
+                Ok(opened) => {
+                    self.end()?;
+                    return opened;
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let message = "the thread that opens the streams panicked: this is a bug in forebay; please report it";
                     return Err(internal(message.to_owned()));

@@ -10,7 +10,8 @@ use super::{CacheScope, DirectFile, FileStatus, Opened, Properties, Storage};
 use crate::location::{FileId, FileTable, Location};
 
 /// A layer of a storage, with the methods of [`Storage`] and [`Directories`] that layers define. The inner storage
-/// answers the others, except [`Storage::open_direct`] and [`Storage::read_in_pieces`]: they would bypass the layer.
+/// answers the others, except [`Storage::open_direct`] and [`Storage::read_in_pieces`], which would bypass a layer that
+/// does not define them.
 #[expect(
     clippy::missing_errors_doc,
     reason = "the errors are those of the same methods of `Storage`"

@@ -231,7 +231,9 @@ impl TokenFiles {
             );
             return Err(refuse(storage, &self.names, id, reason));
         }
-        let (first, identity) = (self.tokens(), format!("{bytes} {identity}"));
+        // The same bytes may be a raw file or a chunk, whose tokens begin after its table.
+        let kind = if chunk.is_some() { " chunk" } else { "" };
+        let (first, identity) = (self.tokens(), format!("{bytes} {identity}{kind}"));
         self.files.push(TokenFile { data_start, tokens, first, documents, identity });
         Ok(())
     }

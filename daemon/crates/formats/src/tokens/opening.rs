@@ -93,9 +93,6 @@ impl Opening<'_> {
             options.update(b"\0");
             options.update(file.identity.as_bytes());
             options.update(b"\0");
-            // The same bytes may be a raw file or a chunk.
-            options.update(&file.data_start.to_le_bytes());
-            options.update(&file.tokens.to_le_bytes());
         }
         self.keys.digest(&mut options, self.files.dtype);
         let [identity, options] = [identity, options].map(|hasher| *hasher.finalize().as_bytes());
