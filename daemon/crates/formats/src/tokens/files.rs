@@ -5,6 +5,7 @@
 //! next to it. A `.npy` contains one array of one dimension. The tokens of all files, one file after the other, are
 //! numbered from 0.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -92,14 +93,22 @@ impl FileTable for Names {
 impl Names {
     /// Adds the index of each file that has one among `indexes`.
     fn add_indexes(&mut self, indexes: &[Vec<u8>]) -> Vec<Option<FileId>> {
+        let known: HashSet<&Vec<u8>> = indexes.iter().collect();
         let found: Vec<_> = self.0.iter().map(|name| index_name_of(name)).collect();
         let add = |index: Option<Vec<u8>>| {
-            index.filter(|index| indexes.contains(index)).map(|index| {
+            index.filter(|index| known.contains(index)).map(|index| {
                 self.0.push(index);
                 FileId(self.0.len() as u64 - 1)
             })
         };
         found.into_iter().map(add).collect()
+    }
+}
+
+fn identity_text(identity: &ObjectIdentity) -> String {
+    match identity {
+        ObjectIdentity::Inode { device, .. } => format!("{device} {}", identity.tag()),
+        ObjectIdentity::Tag(tag) => tag.clone(),
     }
 }
 
@@ -173,16 +182,7 @@ impl TokenFiles {
         if let Some(TokenChunks { chunks, .. }) = &mut chunks {
             // LitData's order, and none but its chunks.
             if let Some(ids) = &config.ids {
-                let is_chunk = |name: &&Vec<u8>| chunks.iter().any(|chunk| chunk.name == **name);
-                if let Some(other) = names.iter().find(|name| !is_chunk(name)) {
-                    let reason = format!(
-                        "it names {:?}, which is not in {}",
-                        String::from_utf8_lossy(other),
-                        litdata::INDEX
-                    );
-                    return Err(DatasetError::BrokenFile { path: ids.clone(), reason });
-                }
-                chunks.retain(|chunk| names.binary_search(&chunk.name).is_ok());
+                keep_named_chunks(chunks, &names, ids)?;
             }
             names = chunks.iter().map(|chunk| chunk.name.clone()).collect();
         }
@@ -210,16 +210,16 @@ impl TokenFiles {
         let FileStatus { bytes, identity } = storage
             .status(&self.names, id)
             .map_err(|error| storage_error(storage, &self.names, id, error))?;
-        let (stamp, identity) = match identity {
-            ObjectIdentity::Inode { device, .. } => (None, format!("{device} {}", identity.tag())),
-            ObjectIdentity::Tag(tag) => (Some(ObjectStamp::new(bytes, Some(&tag))), tag),
+        let stamp = match &identity {
+            ObjectIdentity::Inode { .. } => None,
+            ObjectIdentity::Tag(tag) => Some(ObjectStamp::new(bytes, Some(tag))),
         };
         self.names.1.push(stamp);
         let layout = match index {
             Some(index) => megatron(storage, &self.names, index, bytes)?,
             None => self.layout(storage, id, bytes, chunk, configured)?,
         };
-        let Layout { data_start, tokens, dtype, documents } = layout;
+        let Layout { data_start, tokens, dtype, documents, described_by } = layout;
         if self.files.is_empty() {
             self.dtype = dtype;
         } else if self.dtype != dtype {
@@ -231,9 +231,8 @@ impl TokenFiles {
             );
             return Err(refuse(storage, &self.names, id, reason));
         }
-        // The same bytes may be a raw file or a chunk, whose tokens begin after its table.
-        let kind = if chunk.is_some() { " chunk" } else { "" };
-        let (first, identity) = (self.tokens(), format!("{bytes} {identity}{kind}"));
+        let first = self.tokens();
+        let identity = format!("{bytes} {}{described_by}", identity_text(&identity));
         self.files.push(TokenFile { data_start, tokens, first, documents, identity });
         Ok(())
     }
@@ -331,6 +330,22 @@ fn chunks(storage: &dyn Storage) -> Result<Option<TokenChunks>, DatasetError> {
         refuse_twice(storage, &names)?;
     }
     Ok(chunks)
+}
+
+/// Keeps the chunks that `dataset.ids` names, which are sorted.
+fn keep_named_chunks(
+    chunks: &mut Vec<TokenChunk>,
+    names: &[Vec<u8>],
+    ids: &Path,
+) -> Result<(), DatasetError> {
+    let known: HashSet<&[u8]> = chunks.iter().map(|chunk| &chunk.name[..]).collect();
+    if let Some(other) = names.iter().find(|name| !known.contains(&name[..])) {
+        let other = String::from_utf8_lossy(other);
+        let reason = format!("it names {other:?}, which is not in {}", litdata::INDEX);
+        return Err(DatasetError::BrokenFile { path: ids.to_owned(), reason });
+    }
+    chunks.retain(|chunk| names.binary_search(&chunk.name).is_ok());
+    Ok(())
 }
 
 /// The names of files of tokens, and of their indexes.
@@ -478,6 +493,15 @@ pub(super) struct Layout {
     pub(super) tokens: u64,
     dtype: DType,
     documents: Documents,
+    /// Text that distinguishes what describes the file besides its bytes.
+    described_by: String,
+}
+
+impl Layout {
+    /// The layout of a file that describes itself.
+    fn new(data_start: u64, tokens: u64, dtype: DType, documents: Documents) -> Self {
+        Self { data_start, tokens, dtype, documents, described_by: String::new() }
+    }
 }
 
 /// The layout of a `.bin` without an index.
@@ -509,7 +533,7 @@ pub(super) fn bin(head: &[u8], bytes: u64, raw: DType) -> Result<Layout, String>
                 dtype.name()
             ));
         }
-        return Ok(Layout { data_start: LLM_C_HEADER_BYTES, tokens, dtype, documents });
+        return Ok(Layout::new(LLM_C_HEADER_BYTES, tokens, dtype, documents));
     }
     if let (Some(magic @ 20_240_000..20_241_000), Some(0..100)) = (number(0), number(1))
         && bytes >= LLM_C_HEADER_BYTES
@@ -529,13 +553,14 @@ pub(super) fn bin(head: &[u8], bytes: u64, raw: DType) -> Result<Layout, String>
             raw.name()
         ));
     }
-    Ok(Layout { data_start: 0, tokens: bytes / token_bytes, dtype: raw, documents })
+    Ok(Layout::new(0, bytes / token_bytes, raw, documents))
 }
 
 /// A chunk of LitData, from its start and its size.
 fn of_chunk(chunk: &TokenChunk, head: &[u8], bytes: u64, dtype: DType) -> Result<Layout, String> {
     let (data_start, tokens) = chunk.tokens(head, bytes, dtype)?;
-    Ok(Layout { data_start, tokens, dtype, documents: Documents::EndToken })
+    let described_by = format!(" chunk {data_start} {tokens}");
+    Ok(Layout { described_by, ..Layout::new(data_start, tokens, dtype, Documents::EndToken) })
 }
 
 /// The layout of a `.npy`.
@@ -560,7 +585,7 @@ pub(super) fn npy(head: &[u8], bytes: u64) -> Result<Layout, String> {
         return Err("it has no tokens".to_owned());
     }
     let (dtype, documents) = (header.dtype, Documents::EndTokenOrFile);
-    Ok(Layout { data_start: header.data_start as u64, tokens, dtype, documents })
+    Ok(Layout::new(header.data_start as u64, tokens, dtype, documents))
 }
 
 /// The layout of a `.bin` with an index.
@@ -585,5 +610,6 @@ fn megatron(
         )));
     }
     let tokens = bytes / dtype.size_bytes();
-    Ok(Layout { data_start: 0, tokens, dtype, documents: Documents::Index(index, header) })
+    let described_by = format!(" index {} {}", status.bytes, identity_text(&status.identity));
+    Ok(Layout { described_by, ..Layout::new(0, tokens, dtype, Documents::Index(index, header)) })
 }

@@ -283,6 +283,24 @@ fn errors_name_inconsistent_tables() {
 }
 
 #[test]
+fn changed_megatron_index_beside_the_same_tokens_rebuilds_the_index() {
+    let (data, first) = megatron(&[&[&[1, 2, 3, 4]], &[&[5, 6]]]);
+    let (same, other) = megatron(&[&[&[1, 2]], &[&[3, 4, 5, 6]]]);
+    assert_eq!(data, same);
+    let fixture = Fixture::new(&[("a.bin", data), ("a.idx", first)]);
+    let keys = [length(4), ("cut", text("pack"))];
+    assert!(!fixture.open(&keys).report.reused && fixture.open(&keys).report.reused);
+    let path = fixture.config.path.join("a.idx");
+    fs::write(&path, other).unwrap();
+    // Independent of the resolution of the file system's clock.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    let opened = fixture.open(&keys);
+    assert!(!opened.report.reused);
+    assert_eq!(rows(&opened, "tokens"), [[1, 2, 0, 0], [3, 4, 5, 6]]);
+}
+
+#[test]
 fn changed_file_rebuilds_the_index_and_changed_keys_change_rows() {
     let fixture = Fixture::new(&[("a.bin", raw([1, END, 2, 3, END, 4, 5, 6, END]))]);
     let keys = [length(4), end(), ("cut", text("pack"))];
