@@ -158,7 +158,7 @@ impl Notice {
 /// Reads every sample through the cache; returns whether all could be read and stored.
 fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     let opening = OpeningWatch::patient();
-    let patience = opening.patience(config, false);
+    let patience = opening.begin(config, Some(1));
     let (name, keys) = (config.name.clone(), dataset.clone());
     let open = move || {
         let progress = show_progress(name);

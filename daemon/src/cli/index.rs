@@ -57,7 +57,7 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
 /// Scans one dataset.
 fn scan(config: &Config, dataset: DatasetConfig, name: String) -> anyhow::Result<IndexReport> {
     let opening = OpeningWatch::patient();
-    let patience = opening.patience(config, false);
+    let patience = opening.begin(config, Some(1));
     let scan = move || {
         let progress = show_progress(name);
         let patience = Some(&*patience);

@@ -202,7 +202,7 @@ fn look_once(path: &str, given: &Given) -> Result<(Proposal, Option<Layout>), Lo
     // It has the default time-outs.
     let mut config = minimal(path, &given.overrides())?;
     let (format, has_root) = (given.format.clone(), given.root.is_some());
-    let patience = opening.patience(&config, false);
+    let patience = opening.begin(&config, Some(1));
     let path = path.to_owned();
     let looked = opening.watched(
         move || {

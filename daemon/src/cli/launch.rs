@@ -82,7 +82,8 @@ impl Launch {
         let mut plans = Vec::new();
         for config in configs {
             let progress = ScanNotice::new(&config.name);
-            let patience = opening.patience(&config, matches!(rings, Rings::Kept(_)));
+            let patience =
+                opening.begin(&config, matches!(rings, Rings::New).then_some(local.count));
             let options = OpenOptions {
                 progress: &|seen| {
                     if seen.waiting_for_another {

@@ -19,22 +19,22 @@ pub(super) struct OpeningMemory {
     stream: String,
     /// The private memory of this process when the opening began.
     before: u64,
-    /// The most that the opening may take.
-    limit: u64,
+    /// The most that the opening may take; `None`: no limit.
+    limit: Option<u64>,
     /// The most that it was seen to take.
     most: u64,
 }
 
 impl OpeningMemory {
-    /// Begins to observe; `own_memory`: the private memory of this process.
-    pub(super) fn begin(config: &Config, is_restart: bool, own_memory: u64) -> Self {
-        // The rest of the machine's memory is for the rings and rows that follow. Those of a restart exist, and it takes
-        // what its predecessor took.
-        let half = || match is_restart {
-            true => u64::MAX,
-            false => machine_memory_left().map_or(u64::MAX, |left| (left / 2).max(LEAST_DEFAULT)),
+    /// Begins to observe; `own_memory`: the private memory of this process. `ranks`: the ranks of this machine, of which
+    /// each has a daemon; `None`: a restart, which takes what its predecessor took.
+    pub(super) fn begin(config: &Config, ranks: Option<u32>, own_memory: u64) -> Self {
+        // The other half of the machine's memory is for the rings and rows that follow.
+        let share = |ranks: u32| {
+            let left = machine_memory_left()? / 2 / u64::from(ranks.max(1));
+            Some(left.max(LEAST_DEFAULT))
         };
-        let limit = config.dataset.opening_memory.unwrap_or_else(half);
+        let limit = config.dataset.opening_memory.or_else(|| share(ranks?));
         Self { stream: config.name.clone(), before: own_memory, limit, most: 0 }
     }
 
@@ -45,15 +45,13 @@ impl OpeningMemory {
     pub(super) fn look(&mut self, own_memory: u64) -> Result<(), Fault> {
         let taken = own_memory.saturating_sub(self.before);
         self.most = self.most.max(taken);
-        if taken <= self.limit {
-            return Ok(());
-        }
+        let Some(limit) = self.limit.filter(|limit| taken > *limit) else { return Ok(()) };
         let message = format!(
             "opening the dataset of stream {} takes {}, more than the {} of dataset.opening_memory (by default half of what the \
-             machine has left); raise it, or read fewer files or columns (dataset.limit, dataset.fields)",
+             machine has left, divided among its ranks); raise it, or read fewer files or columns (dataset.limit, dataset.fields)",
             self.stream,
             format_bytes(taken),
-            format_bytes(self.limit)
+            format_bytes(limit)
         );
         // A smaller ring would not help.
         Err(Fault { kind: FaultKind::Config, message })
@@ -61,10 +59,10 @@ impl OpeningMemory {
 
     /// What `forebay check` says of it.
     pub(super) fn line(&self) -> String {
+        let limit = self.limit.map_or("any amount".to_owned(), format_bytes);
         format!(
-            "{} at most while the dataset was opened, before the rest, of {} (dataset.opening_memory)",
-            format_bytes(self.most),
-            format_bytes(self.limit)
+            "{} at most while the dataset was opened, before the rest, of {limit} (dataset.opening_memory)",
+            format_bytes(self.most)
         )
     }
 }
@@ -98,8 +96,12 @@ mod tests {
 
     #[test]
     fn opening_above_its_limit_ends_with_the_remedy() {
-        let mut opening =
-            OpeningMemory { stream: "train".to_owned(), before: 1 << 20, limit: 8 << 20, most: 0 };
+        let mut opening = OpeningMemory {
+            stream: "train".to_owned(),
+            before: 1 << 20,
+            limit: Some(8 << 20),
+            most: 0,
+        };
         opening.look(9 << 20).unwrap();
         // Memory that was free before may be used.
         opening.look(0).unwrap();

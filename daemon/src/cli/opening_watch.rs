@@ -60,22 +60,23 @@ impl OpeningWatch {
         Self(Arc::new(Shared { never_waits: true, ..Shared::default() }))
     }
 
-    /// The limits on waiting for a stream's storage.
-    pub(super) fn patience(&self, config: &Config, is_restart: bool) -> Arc<Patience> {
+    /// Begins to observe the opening of a stream; gives the limits on waiting for its storage. `ranks`: the ranks of this
+    /// machine; `None`: a restart.
+    pub(super) fn begin(&self, config: &Config, ranks: Option<u32>) -> Arc<Patience> {
         let (name, timeout) = (&config.name, config.dataset.outage_timeout);
         let clock = Clock::system();
-        let patience = Arc::new(match (self.0.never_waits, is_restart) {
+        let patience = Arc::new(match (self.0.never_waits, ranks.is_none()) {
             (true, _) => Patience::none(name, clock),
             (false, true) => Patience::at_restart(name, timeout, clock),
             (false, false) => Patience::at_first_start(name, timeout, clock),
         });
         let mut watched = self.lock();
         watched.patience = Some(Arc::clone(&patience));
-        watched.memory.push(OpeningMemory::begin(config, is_restart, own_memory()));
+        watched.memory.push(OpeningMemory::begin(config, ranks, own_memory()));
         patience
     }
 
-    /// Notes that the opening that began last is over: an opening may be shorter than the time between two checks.
+    /// Checks the memory at the end of a stream's opening, which may be shorter than the time between two checks.
     ///
     /// # Errors
     /// It took more memory than its limit.
@@ -95,7 +96,7 @@ impl OpeningWatch {
     /// Runs the opening and checks it; calls `on_progress` while it makes progress or an outage is announced.
     ///
     /// # Errors
-    /// The opening's error, or one of its calls has hung for too long.
+    /// The opening's error, one of its calls has hung for too long, or it takes too much memory.
     pub(super) fn watched<T: Send + 'static>(
         &self,
         open: impl FnOnce() -> Result<T, Fault> + Send + 'static,
@@ -110,10 +111,7 @@ impl OpeningWatch {
         let mut seen = 0;
         loop {
             match opened.recv_timeout(LOOK_PERIOD) {
-                Ok(opened) => {
-                    self.end()?;
-                    return opened;
-                }
+                Ok(opened) => return opened.and_then(|opened| self.end().map(|()| opened)),
                 Err(RecvTimeoutError::Disconnected) => {
                     let message = "the thread that opens the streams panicked: this is a bug in forebay; please report it";
                     return Err(internal(message.to_owned()));

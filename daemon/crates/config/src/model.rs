@@ -76,7 +76,7 @@ keys! {
         pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
         /// the most memory that opening the datasets may take (a scan, the index), before the rings and rows exist; an
         /// opening that takes more ends
-        pub opening_memory: SomeBytes, "bytes", absent("half of what the machine and its control groups have left, at least 256 MiB; none at a restart");
+        pub opening_memory: SomeBytes, "bytes", absent("half of what the machine and its control groups have left, divided among the local ranks, at least 256 MiB; none at a restart");
         /// `"auto"`: what decoding learns of JPEG files is stored next to the index, and makes later decodings faster; see
         /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is stored, and nothing stored earlier is used
         pub jpeg_index: JpegIndexing, "", default(JpegIndexing::Auto);
