@@ -146,3 +146,20 @@ impl TestDir {
 pub fn loader(target: impl Into<Target>, rank: u32, world_size: u32) -> Builder {
     Loader::builder(target).rank(rank, world_size).timeout(DEADLINE).program(program::forebay())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_test_leaves_no_process() {
+        let mut child = None;
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let dir = TestDir::new();
+            child = Some(dir.command(Path::new("sleep")).arg("600").spawn().unwrap());
+            panic!("as a failed test does");
+        }));
+        assert!(failed.is_err());
+        assert!(!program::wait(&mut child.unwrap()).success());
+    }
+}
