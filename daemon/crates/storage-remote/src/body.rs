@@ -49,7 +49,9 @@ impl Body {
             while let Some(chunk) = stream.next().await {
                 let Ok(chunk) = chunk else { return Ok(false) };
                 missing = missing.checked_sub(chunk.len() as u64).ok_or(Stopped::TooLong)?;
-                target.take(&chunk).then_some(()).ok_or(Stopped::Unwanted)?;
+                if !target.take(&chunk) {
+                    return Err(Stopped::Unwanted);
+                }
             }
             Ok(true)
         });

@@ -532,8 +532,10 @@ impl RemoteObjects {
         target: Target<'_>,
     ) -> Result<bool, StorageError> {
         let Opened { location, length_bytes, handle, .. } = opened;
-        if let Handle::Response(response) = handle {
-            return response.read(length_bytes, target);
+        match handle {
+            Handle::Response(response) => return response.read(length_bytes, target),
+            Handle::Unrequested => {}
+            other => other.refuse(),
         }
         let stamp = files.stamp(location.file).unwrap_or_default();
         let path = files.path(location.file);

@@ -224,9 +224,7 @@ impl Storage for LocalFiles {
         buffer: &mut Vec<u8>,
     ) -> Result<(), StorageError> {
         let Opened { location, length_bytes, handle, .. } = opened;
-        let Handle::File(OpenFile { file_bytes, descriptor }) = handle else {
-            unreachable!("a location is read by the storage that opened it");
-        };
+        let Handle::File(OpenFile { file_bytes, descriptor }) = handle else { handle.refuse() };
         let path = || self.full_path(&files.path(location.file));
         #[cfg(any(test, feature = "testing"))]
         super::stalling::wait(&path());

@@ -137,7 +137,7 @@ impl Storage for Objects {
             Handle::Response(object) => {
                 object.read(opened.length_bytes, Target::Buffer(buffer)).map(|_| ())
             }
-            other => unreachable!("a location is read by the storage that opened it: {other:?}"),
+            other => other.refuse(),
         }
     }
 }

@@ -41,6 +41,16 @@ pub enum Handle {
     },
 }
 
+impl Handle {
+    /// Refuses to read what another storage opened.
+    ///
+    /// # Panics
+    /// Always: it is a mistake of the layers.
+    pub fn refuse(&self) -> ! {
+        unreachable!("a location is read by the storage that opened it: {self:?}")
+    }
+}
+
 /// Whether bytes are added to a cache under a key that was made before they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adds {

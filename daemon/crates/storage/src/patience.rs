@@ -225,6 +225,16 @@ impl Patience {
         }
     }
 
+    /// Notes the answer that ended a call and its retries, if any.
+    fn note_end<T>(&self, result: &Result<T, StorageError>, retries: Option<Retries>) {
+        if result.is_ok() {
+            self.outages.note_answer();
+            if let Some(retries) = retries {
+                retries.succeed();
+            }
+        }
+    }
+
     /// Makes a call until it succeeds or is given up.
     fn retry<T>(
         &self,
@@ -237,12 +247,7 @@ impl Patience {
             match self.call(action, &path, &mut call) {
                 Err(error) if self.wait_after(&mut retries, &error) => {}
                 result => {
-                    if result.is_ok() {
-                        self.outages.note_answer();
-                    }
-                    if let (Ok(_), Some(retries)) = (&result, &retries) {
-                        retries.succeed();
-                    }
+                    self.note_end(&result, retries);
                     return result;
                 }
             }
@@ -288,12 +293,7 @@ impl<'a> Layer for PatientStorage<'a> {
             match listed {
                 Err(error) if entries == 0 && self.patience.wait_after(&mut retries, &error) => {}
                 listed => {
-                    if listed.is_ok() {
-                        self.patience.outages.note_answer();
-                    }
-                    if let (Ok(_), Some(retries)) = (&listed, &retries) {
-                        retries.succeed();
-                    }
+                    self.patience.note_end(&listed, retries);
                     return listed;
                 }
             }
