@@ -53,11 +53,11 @@ fn latency(config: &str, takes: usize, pause_ms: usize) -> Answer<()> {
     let mut waits = 0;
     while times.len() < takes && waits < takes {
         std::thread::sleep(pause);
-        let waited = loader.upload().wait_statistics().waited();
+        let waited = loader.wait_statistics().waited();
         let begin = Instant::now();
         let batch = loader.next_batch(&stream)?;
         let time = begin.elapsed();
-        if batch.is_some() && loader.upload().wait_statistics().waited() == waited {
+        if batch.is_some() && loader.wait_statistics().waited() == waited {
             times.push(time);
         } else {
             waits += 1;

@@ -188,9 +188,9 @@ impl Session {
     /// The daemon's statistics as JSON text, and the client's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<(String, Bound<'py, PyDict>)> {
         let (text, waits, [held, given_up, restarts], upload) = self.source.run(py, |source| {
-            let text = source.request(Loader::stats)?;
+            let (text, restarts) =
+                source.request(|loader| Ok((loader.stats()?, loader.restarts())))?;
             let waits = source.wait_statistics().clone();
-            let restarts = source.request(|loader| Ok(loader.restarts()))?;
             let counts = [source.held(), source.given_up(), restarts];
             Ok((text, waits, counts, source.upload_statistics()))
         })?;

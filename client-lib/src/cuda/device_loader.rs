@@ -211,17 +211,6 @@ impl DeviceLoader {
         let memory = memory.map_err(|error| gpu.failed("allocating memory for a batch", error))?;
         Ok(Block { memory: Some(memory), after: Vec::new(), gpu: Arc::clone(gpu) })
     }
-
-    /// The session's upload: terms, waits, statistics.
-    #[must_use]
-    pub fn upload(&self) -> &Upload {
-        &self.upload
-    }
-
-    /// As [`upload`](Self::upload), to begin epochs or to query the daemon.
-    pub fn upload_mut(&mut self) -> &mut Upload {
-        &mut self.upload
-    }
 }
 
 impl Deref for DeviceLoader {

@@ -259,14 +259,14 @@ fn on_device(verb: &str, value: &str, device: &mut OnDevice) -> Result<(), Error
         "pinned" => forebay_tests::wait_until("the ring is pinned", || {
             device.loader.upload_statistics().path == "registered"
         }),
-        "begin" => device.loader.upload_mut().begin_epoch()?,
+        "begin" => device.loader.begin_epoch()?,
         "kill-daemon" => {
-            let (daemon, _) = device.loader.upload_mut().daemon()?;
+            let (daemon, _) = device.loader.daemon()?;
             assert!(forebay_tests::signal(daemon.expect("a private daemon"), Signal::SIGKILL));
         }
         "stats" => {
             let figures = device.loader.upload_statistics();
-            let given_up = device.loader.upload().given_up();
+            let given_up = device.loader.given_up();
             say(
                 &json!({ "path": figures.path, "reason": figures.reason, "batches": figures.batches,
                          "bytes": figures.bytes, "given_up": given_up,
