@@ -341,5 +341,6 @@ fn opening_that_takes_more_memory_than_its_limit_ends_with_the_key_to_raise() {
     assert!(refused.stderr.contains("8 MiB of dataset.opening_memory"), "{refused:?}");
     let opened = check("dataset.opening_memory=1GiB");
     let line = opened.stdout.lines().find(|line| line.trim_start().starts_with("opening"));
-    assert!(line.is_some_and(|line| line.contains("of 1 GiB")), "{opened:?}");
+    let has_figure = |line: &str| line.contains(" MiB at most") && line.contains("of 1 GiB");
+    assert!(line.is_some_and(has_figure), "{opened:?}");
 }

@@ -256,8 +256,10 @@ STANDARD | image = { dtype = "float32", mean = [0.5, 300, 0.5], std = [1.0, 1.0,
 
 /// A line of the table is a mistake, and the one below it, after `=>`, is in its message.
 fn check_mistakes(table: &str, message_of: impl Fn(&str) -> String) {
-    let mut lines = table.trim().lines();
-    while let (Some(mistake), Some(expected)) = (lines.next(), lines.next()) {
+    let lines: Vec<_> = table.trim().lines().collect();
+    let (mistakes, rest) = lines.as_chunks();
+    assert!(!mistakes.is_empty() && rest.is_empty(), "{table}");
+    for [mistake, expected] in mistakes {
         let message = message_of(mistake);
         let expected = expected.trim_start_matches("    => ");
         assert!(message.contains(expected), "{mistake}: {message}");
