@@ -13,6 +13,7 @@ use crate::indexed::Format;
 use crate::manifest::coco::Coco;
 use crate::manifest::{Manifest, NamedPictures, named_pictures, tabular};
 use crate::registry::{of_pattern, open_storage};
+use crate::tables::TableFormat;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::npy_header::{ArrayHeader, MAX_HEADER_BYTES};
 use forebay_dataset::opening::OpenOptions;
@@ -506,20 +507,10 @@ fn picture_paths(
     if storage.root_is_file() {
         return Ok(None);
     }
-    let tables = if pattern.is_some() {
-        let found = shard_paths::find_named(storage.as_ref(), path, pattern, &is_table);
-        found.map_err(tell_missing)?
-    } else {
-        let mut found = Vec::new();
-        let listed = storage.list(b"", &mut |name, kind| {
-            let is_file = matches!(kind, EntryKind::File | EntryKind::Object(_));
-            if is_file && is_table(name) && !is_hidden(name) {
-                found.push(name.to_vec());
-            }
-        });
-        listed.map_err(|error| tell_missing(error.into()))?;
-        found.sort_unstable();
-        found
+    let tables = match pattern {
+        Some(_) => shard_paths::find_named(storage.as_ref(), path, pattern, &is_table)
+            .map_err(tell_missing)?,
+        None => tables_in(storage.as_ref())?,
     };
     let Some(first) = tables.first().cloned() else { return Ok(None) };
     let found = match named_pictures(storage.as_ref(), &root, &first) {
@@ -530,15 +521,7 @@ fn picture_paths(
     let (Some(found), Some(format)) = (found, tabular::format_of(&first)) else { return Ok(None) };
     let mut meant = path.clone();
     if pattern.is_none() {
-        // Files in folders of splits, or beside those that the folder lists, are not what a pattern of the folder names.
-        let listed = (format.listed)(storage.as_ref(), config)?;
-        let of_format = |name: &&Vec<u8>| {
-            tabular::format_of(name).map(|of| of.format.name) == Some(format.format.name)
-        };
-        if listed.is_some_and(|mut files| {
-            files.sort_unstable();
-            !files.iter().eq(tables.iter().filter(of_format))
-        }) {
+        if !lists_all(storage.as_ref(), config, format, &tables)? {
             return Ok(None);
         }
         let extension = format.format.extensions.first().copied().unwrap_or_default();
@@ -561,6 +544,34 @@ fn picture_paths(
         "its column {column} has paths of pictures: it is read as a manifest, with the files that it names"
     );
     Ok(Some(Layout { format: Manifest::FORMAT.name, path: meant, root: None, note }))
+}
+
+/// The tables in the root, sorted.
+fn tables_in(storage: &dyn Storage) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let mut found = Vec::new();
+    let listed = storage.list(b"", &mut |name, kind| {
+        let is_file = matches!(kind, EntryKind::File | EntryKind::Object(_));
+        if is_file && tabular::format_of(name).is_some() && !is_hidden(name) {
+            found.push(name.to_vec());
+        }
+    });
+    listed.map_err(|error| tell_missing(error.into()))?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Whether the files that a folder lists, if it does, are the format's tables in it: neither in folders of splits nor
+/// beside others. Then a pattern names the same files.
+fn lists_all(
+    storage: &dyn Storage,
+    config: &DatasetConfig,
+    format: &TableFormat,
+    tables: &[Vec<u8>],
+) -> Result<bool, DatasetError> {
+    let Some(mut files) = (format.listed)(storage, config)? else { return Ok(true) };
+    files.sort_unstable();
+    let is_own = |name: &&Vec<u8>| shard_paths::has_extension(name, format.format.extensions);
+    Ok(files.iter().eq(tables.iter().filter(is_own)))
 }
 
 /// Finds the images' folder of a COCO file that the path names: next to the file, or next to its folder.

@@ -104,7 +104,7 @@ impl ListForm {
 /// A list of numbers, or of such lists.
 #[derive(Debug, Default)]
 struct List {
-    /// By depth; `None`: the first list there has not ended.
+    /// The length of the first list of each depth; `None` until that list has ended.
     axes: Vec<Option<u64>>,
     shape: Vec<u64>,
     is_float: bool,

@@ -290,6 +290,8 @@ struct KeptRows<'a> {
     lacking: Vec<u64>,
     /// By field.
     pages: Vec<PagesRead>,
+    /// The name of a row, in one allocation for all of them.
+    name: Vec<u8>,
 }
 
 impl<'a> KeptRows<'a> {
@@ -301,6 +303,7 @@ impl<'a> KeptRows<'a> {
             draft: RowDraft::new(fields.len(), keys, Stored::length),
             listed: request.ids.as_ref().map(Listed::new).transpose()?,
             skipped: 0,
+            name: Vec::new(),
             lacking: vec![0; fields.len()],
             pages: vec![PagesRead::default(); fields.len()],
         })
@@ -320,9 +323,9 @@ impl<'a> KeptRows<'a> {
             return;
         }
         if let Some(listed) = &mut self.listed {
-            let mut name = Vec::new();
-            append_name(path, row, &mut name);
-            if !listed.take(&name) {
+            self.name.clear();
+            append_name(path, row, &mut self.name);
+            if !listed.take(&self.name) {
                 return;
             }
         }
@@ -355,8 +358,8 @@ pub(super) fn make<T: TableKind>(
     // One file can reach the limit; if rows may be left out, more are needed.
     let skips = chosen.fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
     let limit = request.config.limit.filter(|_| request.ids.is_none() && !skips);
-    let (described, chosen_first) = (&described[..], &chosen);
-    let scan = TableScan { storage, format, paths: &paths, described, chosen: chosen_first, limit };
+    let scan =
+        TableScan { storage, format, paths: &paths, described: &described, chosen: &chosen, limit };
     let scan_table = |place: usize, pace: &dyn Pace| scan.rows(place, pace);
     let found = shards::scan(paths.len(), limit, request.options.progress, &scan_table)?;
     let rows: Vec<_> = found.iter().map(|(rows, _)| rows).collect();
