@@ -1,7 +1,7 @@
 //! The CPU time that the daemon may use: `cpu.limit`, and the unused part of a shared quota.
 //!
 //! The budget is a rate in CPU seconds per second. A work thread reports the time that it used. If the total exceeds
-//! the rate, the thread sleeps before its next row. The engine reports the time of its own thread and of the fetch
+//! the rate, the thread sleeps before its next row. The engine reports the time of the engine thread and of the fetch
 //! threads. No thread waits for another: the state is one number, the time until which the total use is paid for at the
 //! rate (the generic cell rate algorithm of ITU-T I.371). Unused time expires after [`BURST`], so the limit holds over
 //! windows of about a tenth of a second.

@@ -119,7 +119,8 @@ fn read_trace(path: &Path) -> anyhow::Result<Value> {
     Ok(trace)
 }
 
-/// The events of both traces. Events of `other` are moved to the base of `ours`, and our processes to free numbers.
+/// One trace with all events. The times of `other` are converted to the base of `ours`; process numbers of `ours` that
+/// `other` uses, too, are replaced by free ones.
 fn merged(mut ours: Value, mut other: Value) -> Value {
     let base = |trace: &Value| trace["baseTimeNanoseconds"].as_i64().unwrap_or(0);
     // In microseconds; the bases usually differ by whole seconds, so that no precision is lost.

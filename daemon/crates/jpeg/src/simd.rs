@@ -53,7 +53,7 @@ impl Simd {
     /// A block of which only the first value is not zero.
     #[inline(always)]
     pub(crate) fn flat(self, first: i32, size: usize, samples: &mut [u8], stride: usize) -> bool {
-        // The result of both passes, regardless of the block's size.
+        // The passes over rows and columns together divide it by 8, whatever the block's size.
         let value = ((first + 4) >> 3) + 128;
         let value = value.clamp(0, 255) as u8;
         for row in samples.chunks_mut(stride).take(size) {

@@ -46,7 +46,7 @@ pub struct SlotWork {
     open_rows: AtomicU32,
     /// Number of unfinished rows.
     pending: AtomicU32,
-    /// A bit for each failed row that the engine has not handled yet.
+    /// A bit for each failed row; the engine clears it.
     failed: BitSet,
     /// For each stage, a bit for each row that waits for it.
     ready: Box<[BitSet]>,

@@ -15,7 +15,7 @@ use forebay_observe::DaemonReport;
 
 /// The interval of searches for sockets and of connecting to a lost daemon.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of responses that the screen has not yet received.
+/// The capacity of the queue of responses to the screen.
 const WAITING_ANSWERS: usize = 4;
 
 /// A daemon's report or the reason for its absence; strings are sanitized.
