@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use clap::Args;
 use forebay_protocol::frames::RestartPolicy;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::config_arguments::ConfigArguments;
@@ -157,5 +157,5 @@ fn forward_signals(signals: Vec<(tokio::signal::unix::Signal, Signal)>, child: P
 
 fn in_foreground() -> bool {
     let stdin = std::io::stdin();
-    stdin.is_terminal() && rustix::termios::tcgetpgrp(&stdin) == Ok(rustix::process::getpgrp())
+    stdin.is_terminal() && tcgetpgrp(&stdin) == Ok(getpgrp())
 }

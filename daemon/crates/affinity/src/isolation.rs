@@ -19,7 +19,7 @@ use crate::threads::{PoolOptions, WorkThreads, class_of_a_new_thread, class_of_t
 use forebay_host::hidden::is_hidden;
 use forebay_observe::IsolationItem;
 use forebay_observe::format_bytes;
-use rustix::process::{getppid, getsid};
+use nix::unistd::{getpid, getppid, getsid};
 
 /// The lowest weight of an autogroup.
 const AUTOGROUP_NICE: &str = "19";
@@ -162,7 +162,7 @@ impl CpuIsolation {
 
     fn lower_autogroup(&mut self) -> Result<(), String> {
         // An autogroup is a session; other processes in it would be lowered too.
-        if rustix::process::getsid(None) != Ok(rustix::process::getpid()) {
+        if getsid(None) != Ok(getpid()) {
             return Err("other processes are in the daemon's session too".to_owned());
         }
         let file = PathBuf::from(OWN_AUTOGROUP);
@@ -362,10 +362,10 @@ fn compare(trainer: u32) -> Relation {
 }
 
 /// Whether a process has started this one and is still in the same session: then both have the same control group and
-/// autogroup.
+/// autogroup. In a container, both sessions are 0 if they began outside.
 fn has_started(trainer: u32) -> bool {
-    let parent = getppid().and_then(|parent| u32::try_from(parent.as_raw_pid()).ok());
-    parent == Some(trainer) && getsid(getppid()) == getsid(None)
+    let parent = getppid();
+    u32::try_from(parent.as_raw()) == Ok(trainer) && getsid(Some(parent)) == getsid(None)
 }
 
 /// As [`compare`], if /proc hides the trainer.
@@ -458,6 +458,31 @@ mod tests {
         }
         other.kill().unwrap();
         other.wait().unwrap();
+    }
+
+    /// In a container without a session of its own, the kernel says 0 for every session.
+    #[test]
+    fn sessions_that_began_outside_a_pid_namespace_are_compared() {
+        const INSIDE: &str = "FOREBAY_TEST_INSIDE";
+        if std::env::var_os(INSIDE).is_some() {
+            // The parent, outside, is 0 too.
+            assert!(has_started(0));
+            return;
+        }
+        let name = "isolation::tests::sessions_that_began_outside_a_pid_namespace_are_compared";
+        let inside = std::process::Command::new("unshare")
+            .args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&inside.stderr).into_owned()
+            + &String::from_utf8_lossy(&inside.stdout);
+        if said.contains("unshare:") {
+            return;
+        }
+        assert!(said.contains("1 passed"), "{said}");
     }
 
     #[test]

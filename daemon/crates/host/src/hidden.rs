@@ -1,7 +1,7 @@
 //! Processes that /proc hides. Mounted with `hidepid`, /proc shows an ordinary user only processes that the reader may
 //! trace, and a confined daemon may trace none.
 
-use std::fs;
+use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, getegid, getgroups, test_kill_process};
@@ -16,8 +16,13 @@ pub fn is_hidden(process: u32) -> bool {
     let exists = matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM));
     // In this order: a process that ends in between does not count as hidden.
     exists
-        && fs::read(format!("/proc/{process}/stat")).is_err()
+        && fs::read(format!("/proc/{process}/stat")).is_err_and(|error| hides(&error))
         && test_kill_process(pid) != Err(Errno::SRCH)
+}
+
+/// Too many open files, for example, say nothing about the process.
+fn hides(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 /// The mount option by which /proc hides processes from this user: `hidepid=invisible`.
@@ -51,6 +56,12 @@ mod tests {
     fn own_and_invalid_processes_are_not_hidden() {
         assert!(!is_hidden(std::process::id()));
         assert!(!is_hidden(0) && !is_hidden(i32::MAX as u32) && !is_hidden(u32::MAX));
+    }
+
+    #[test]
+    fn too_many_open_files_hide_no_process() {
+        assert!(hides(&Errno::NOENT.into()) && hides(&Errno::PERM.into()));
+        assert!(!hides(&Errno::MFILE.into()) && !hides(&Errno::NFILE.into()));
     }
 
     #[test]
