@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 
 use forebay_keys::{ConfigError, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::ObjectStamp;
 use serde::{Deserialize, Serialize};
 
 use self::cells::{FileRows, Stored};
@@ -27,7 +28,7 @@ use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
 use forebay_index::shard_paths;
 use forebay_storage::location::{
-    ByteRange, FileId, Location, ObjectStamp, Packed, SampleBytes, Transform, Unit,
+    ByteRange, FileId, Location, Packed, SampleBytes, Transform, Unit,
 };
 
 keys! {

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use forebay_config::DatasetConfig;
 use forebay_keys::ConfigError;
+use forebay_storage::version::FileStamp;
 
 use super::{FileRows, Stored, TableField, TableKeys, Tables, refuse};
 use crate::fields::{Form, Missing, begins_as_picture};
@@ -16,7 +17,7 @@ use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
 use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, Request, now_seconds, open_file};
 use forebay_index::shards::{self, Pace};
-use forebay_index::stored_file::{FileStamp, StoredFile};
+use forebay_index::stored_file::StoredFile;
 use forebay_storage::Storage;
 
 /// The number of rows between two checks whether the scan was stopped.
