@@ -228,7 +228,7 @@ fn digests(terms: &Attached) -> impl Iterator<Item = (&PythonSource, String)> {
 fn what_changed(saved: u32, present: u32) -> &'static str {
     match (saved, present) {
         (1, 2) => {
-            "numbers keep their types since release 0.2, such as the float32 of a column or of a Python function, so \
+            "numbers keep their types since release 0.3, such as the float32 of a column or of a Python function, so \
              that batches have other bytes than before"
         }
         _ => "this release produces other bytes or another order",

@@ -12,11 +12,13 @@ import tarfile
 import textwrap
 from pathlib import Path
 
+import forebay
 import pytest
 from support import script_modules
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 module = script_modules(SCRIPTS / "gpu")
+WHEEL = f"forebay-{forebay.__version__}-cp39-abi3-manylinux_2_28_x86_64.whl"
 
 
 PRETENDED = """
@@ -219,13 +221,13 @@ def test_what_a_program_and_a_wheel_need_of_glibc():
     pack = module("pack")
     assert pack.glibc_of(b"\0GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.4\0") == "2.34"
     assert pack.glibc_of(b"nothing") is None
-    assert pack.glibc_of_wheel("forebay-0.1.0-cp39-abi3-manylinux_2_28_x86_64.whl") == "2.28"
+    assert pack.glibc_of_wheel(WHEEL) == "2.28"
     assert pack.newest(["2.9", None, "2.28"]) == "2.28"
     assert pack.newest([None]) is None
 
 
 def test_a_pack_says_what_it_holds_and_checks_from_where_it_is_unpacked(tmp_path):
-    wheel = tmp_path / "forebay-0.1.0-cp39-abi3-manylinux_2_28_x86_64.whl"
+    wheel = tmp_path / WHEEL
     wheel.write_bytes(b"no wheel")
     binary = tmp_path / "built"
     binary.write_bytes(b"GLIBC_2.31")
@@ -250,7 +252,7 @@ def test_a_pack_says_what_it_holds_and_checks_from_where_it_is_unpacked(tmp_path
     # With a GPU it comes as far as the wheel, which is none; nothing is left behind.
     ended = run(folder / "gpu-check", env=environment(tmp_path, devices=1))
     assert ended.returncode == 1
-    assert "installing forebay-0.1.0" in ended.stderr
+    assert f"installing forebay-{forebay.__version__}" in ended.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

@@ -60,7 +60,7 @@ extern "C" {
 /* The release of this header; forebay_version() returns the library's. Libraries of one major version share the soname,
  * libforebay.so.MAJOR. */
 #define FOREBAY_VERSION_MAJOR 0
-#define FOREBAY_VERSION_MINOR 1
+#define FOREBAY_VERSION_MINOR 3
 #define FOREBAY_VERSION_PATCH 0
 
 /* "MAJOR.MINOR.PATCH" of the library. Valid forever. */

@@ -102,8 +102,8 @@ impl Reference {
                                 None => keys.extend(properties(own)),
                             }
                         }
-                        keys["format"]["enum"] =
-                            self.formats.iter().map(|(name, _)| *name).collect();
+                        let names: Json = self.formats.iter().map(|(name, _)| *name).collect();
+                        keys["format"]["anyOf"] = json!([{ "enum": names }, variable()]);
                     }
                     let mut section = object(&table, keys);
                     if path == "dataset" {
@@ -161,7 +161,7 @@ fn row(path: &str, key: &Key, words: &str) -> String {
 
 fn properties(table: &Table) -> Map<String, Json> {
     let property = |key: &Key| {
-        let mut schema = (key.schema)();
+        let mut schema = or_variable((key.schema)());
         schema["description"] = key.words.into();
         if let Some(default) = key
             .default_value()
@@ -172,6 +172,28 @@ fn properties(table: &Table) -> Map<String, Json> {
         (key.name.to_owned(), schema)
     };
     table.keys.iter().map(property).collect()
+}
+
+/// A string with a variable, such as `"${CACHE:-/tmp}"`, whose value no editor knows.
+fn variable() -> Json {
+    json!({ "type": "string", "pattern": r"\$\{" })
+}
+
+/// The schema of values of which some are words, or strings of a pattern: a variable may stand in their place.
+fn or_variable(mut schema: Json) -> Json {
+    let has_form = |schema: &Json| schema.get("enum").is_some() || schema.get("pattern").is_some();
+    if has_form(&schema) {
+        return json!({ "anyOf": [schema, variable()] });
+    }
+    if let Some(items) = schema.get_mut("items") {
+        *items = or_variable(items.take());
+    }
+    if let Some(Json::Array(forms)) = schema.get_mut("anyOf")
+        && forms.iter().any(has_form)
+    {
+        forms.push(variable());
+    }
+    schema
 }
 
 /// No key is required here: a preset or an override may have it.

@@ -55,3 +55,8 @@ mod simd;
 
 pub use decoder::Decoder;
 pub use request::{Index, Learned, Pixels, Region, Scale, Unsure};
+
+/// The example of the README runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

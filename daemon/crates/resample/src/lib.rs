@@ -28,3 +28,8 @@ mod simd;
 pub use any::{AnyResampler, Packed};
 pub use request::{Filter, Form, Shown, Source, Target};
 pub use resampler::Resampler;
+
+/// The example of the README runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -47,7 +47,7 @@ impl Script {
     pub(crate) fn report(&self) -> DaemonReport {
         let stages: Vec<StageReport> = self.stages.iter().map(|stage| self.stage(stage)).collect();
         DaemonReport {
-            release: "0.1.0".to_owned(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: self.pid,
             cpu_seconds: 1.5 * self.seconds,
             resident_bytes: 700 << 20,
