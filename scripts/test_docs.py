@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-LISTED = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, check=True)
+LISTED = subprocess.run(
+    ["git", "ls-files", "-z", "-co", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, check=True
+)
 PAGES = sorted(ROOT / name for name in LISTED.stdout.decode().split("\0") if name and (ROOT / name).exists())
 MOST_LINES = 200
 
@@ -54,7 +56,9 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 def test_pages_are_short() -> None:
     free = (DOCS / "decisions", DOCS / "found-from-outside.md")
-    pages = [page for page in PAGES if DOCS in page.parents and not any(other in (page, *page.parents) for other in free)]
+    pages = [
+        page for page in PAGES if DOCS in page.parents and not any(other in (page, *page.parents) for other in free)
+    ]
     lengths = {str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
     assert len(lengths) > 50
     assert not {name: lines for name, lines in lengths.items() if lines > MOST_LINES}

@@ -1,7 +1,7 @@
-"""What mkdocs does in addition for the site: pages of the repository's root, links to its files, the C header, the nav.
+"""What mkdocs does in addition for the site: pages of the root, links to files, the C header, the nav, docstrings.
 
-Links in the pages are those of the repository, so that the pages read as well there. A link that leaves docs/ leads to a
-copy of the file in the site's folder `source`; a link to a folder there becomes its text.
+Links in the pages are those of the repository, so that the pages read as well there. A link that leaves docs/ leads to
+a copy of the file in the site's folder `source`; a link to a folder there becomes its text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def on_config(config: Any) -> Any:
             if item == "decisions/*.md":
                 found += sorted(f"decisions/{path.name}" for path in (ROOT / "docs/decisions").glob("[0-9]*.md"))
             elif isinstance(item, dict):
-                found.append({name: expand(value) if isinstance(value, list) else value for name, value in item.items()})
+                found.append(
+                    {name: expand(value) if isinstance(value, list) else value for name, value in item.items()}
+                )
             else:
                 found.append(item)
         return found
@@ -67,7 +69,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     source = page.file.src_uri
 
     def change(match: re.Match[str]) -> str:
-        sign, text, target = match.groups()
+        _, text, target = match.groups()
         if re.match(r"[a-z]+:|#", target):
             return match[0]
         path, _, anchor = target.partition("#")
@@ -90,6 +92,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return "".join(piece if number % 2 else LINK.sub(change, piece) for number, piece in enumerate(pieces))
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Removes the roles of docstrings, such as ``:class:``, before the names that they mark."""
+    return re.sub(r":(?:attr|class|exc|func|meth|mod):(?=<code>)", "", html)
+
+
 def on_post_build(config: Any) -> None:
     """Copies the files of the repository that pages link to."""
     for place in sorted(copied):
@@ -101,7 +108,9 @@ def on_post_build(config: Any) -> None:
 def rust(page: Any) -> str:
     """The link to what `cargo doc` made, where scripts/site makes it."""
     if os.environ.get("FOREBAY_SITE_RUST") != "yes":
-        return "This copy of the site was built without it: `cargo doc --no-deps -p forebay-client -p forebay-protocol`."
+        return (
+            "This copy of the site was built without it: `cargo doc --no-deps -p forebay-client -p forebay-protocol`."
+        )
     above = posixpath.relpath("api/rust", posixpath.dirname(page.file.dest_uri))
     return "\n".join(
         f'- <a href="{above}/{name}/index.html"><code>{name}</code></a>: {words}'
@@ -139,8 +148,9 @@ def of_section(section: str) -> str:
     out = [f"## {title.removeprefix('/* ----').strip(' -')}"]
     for comment, code in declarations(rest):
         name = re.search(r"\b(forebay_\w+)\(|^typedef \w+ (forebay_\w+)|^#define (FOREBAY_\w+)", code, re.MULTILINE)
+        if name and (comment or code.startswith("typedef")):
+            out.append(f"### {next(filter(None, name.groups()))}")
         if comment:
-            out += [f"### {next(filter(None, name.groups()))}"] if name else []
             out.append(re.sub(r"(?<![\w`])((?:forebay|FOREBAY)_\w+(?:\(\))?)", r"`\1`", comment))
         out.append(f"```c\n{code}\n```")
     return "\n\n".join(out)

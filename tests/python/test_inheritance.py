@@ -1,4 +1,4 @@
-"""What a worker of a Python stage has from the processes above it: what docs/guide/python-workers.md lists, and nothing else."""
+"""What a worker of a Python stage has from the processes above it: docs/guide/python-workers.md lists it all."""
 
 import json
 import os

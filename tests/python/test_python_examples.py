@@ -1,4 +1,4 @@
-"""Each example of docs/guide/python-examples.md with the library that it is for: the results, and the same bytes however it is run."""
+"""Each example of docs/guide/python-examples.md with its library: the results, and the same bytes however it is run."""
 
 import io
 import json

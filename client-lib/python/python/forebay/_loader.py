@@ -277,7 +277,8 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as ``forebay stats --json`` prints them, and this loader's under ``client``.
 
-        A Python stage has ``python``: the cost of its workers, and the function's hot spot (docs/guide/python-workers.md).
+        A Python stage has ``python``: the cost of its workers, and the function's hot spot
+        (docs/guide/python-workers.md).
 
         For batches on a GPU, ``upload`` describes the copies: ``path`` is ``registered`` (directly from the pinned
         ring), ``staged`` or ``pageable``, and ``reason`` is why it is not ``registered``.
