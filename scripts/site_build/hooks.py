@@ -93,7 +93,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Removes the roles of docstrings, such as ``:class:``, before the names that they mark."""
+    """Marks the tables of keys, and removes the roles of docstrings, such as ``:class:``, before names."""
+    html = re.sub(
+        r"<!-- keys: [^>]* -->\s*<table>(.*?)</table>",
+        r'<div class="keys"><table>\1</table></div>',
+        html,
+        flags=re.DOTALL,
+    )
     return re.sub(r":(?:attr|class|exc|func|meth|mod):(?=<code>)", "", html)
 
 
