@@ -140,7 +140,14 @@ def of_head(comment: str) -> str:
     lines = [re.sub(r"^/?\*+ ?| \* ?", "", line, count=1).rstrip() for line in comment.splitlines()]
     text = "\n".join(lines).strip()
     text = re.sub(r"(?m)^((?:    .*\n|\n(?=    ))+)", lambda match: fenced(match[1]), text)
+    pieces = FENCE.split(text)
+    text = "".join(piece if number % 2 else with_code(piece) for number, piece in enumerate(pieces))
     return re.sub(r"(?m)^(Results|Ownership|Batches|Threads|Forks|Sizes)\. ", r"**\1.** ", text)
+
+
+def with_code(words: str) -> str:
+    """A comment with the names of the header as code."""
+    return re.sub(r"(?<![\w`])((?:forebay|FOREBAY)_\w+(?:\(\))?)", r"`\1`", words)
 
 
 def fenced(code: str) -> str:
@@ -157,7 +164,7 @@ def of_section(section: str) -> str:
         if name and (comment or code.startswith("typedef")):
             out.append(f"### {next(filter(None, name.groups()))}")
         if comment:
-            out.append(re.sub(r"(?<![\w`])((?:forebay|FOREBAY)_\w+(?:\(\))?)", r"`\1`", comment))
+            out.append(with_code(comment))
         out.append(f"```c\n{code}\n```")
     return "\n\n".join(out)
 
