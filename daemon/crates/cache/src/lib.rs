@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_config::CacheConfig;
+use forebay_storage::version::ObjectStamp;
 
 pub use self::cache_admin::{CacheAdmin, CachedDataset, Verified};
 use self::digest::digest_of;
@@ -40,7 +41,7 @@ use self::entry::Key;
 pub use self::entry::cache_entry;
 pub use self::unpacked::{UnpackedFiles, UnpackedStorage};
 use forebay_storage::error::StorageError;
-use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp};
+use forebay_storage::location::{FileId, FileTable, Location};
 use forebay_storage::{Adds, Handle, Layer, Opened, Properties, RetryClass, Storage, Untagged};
 
 /// A storage with a cache.

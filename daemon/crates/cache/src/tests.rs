@@ -13,7 +13,8 @@ use super::folder::CacheFolder;
 use super::space::Space;
 use super::*;
 use forebay_storage::conformance::{self, Fixture, Paths, part};
-use forebay_storage::{CacheScope, FileStatus, LocalFiles, ObjectIdentity, Objects, Untagged};
+use forebay_storage::version::{FileStatus, ObjectIdentity};
+use forebay_storage::{CacheScope, LocalFiles, Objects, Untagged};
 
 const WHOLE: Location = Location::whole(FileId(0));
 

@@ -19,17 +19,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_config::CacheConfig;
+use forebay_storage::version::{FileStatus, ObjectIdentity, ObjectStamp};
 
 use super::digest::digest_of;
 use super::disk::{Cache, Kept};
 use super::entry::Key;
 use forebay_storage::codec::{Codec, WindowTooLarge};
 use forebay_storage::codec_of;
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, Unit};
-use forebay_storage::{
-    FileStatus, Handle, Layer, ObjectIdentity, Opened, Properties, Storage, StorageError,
-    StoragePointer,
-};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location, Unit};
+use forebay_storage::{Handle, Layer, Opened, Properties, Storage, StorageError, StoragePointer};
 
 /// The size of a piece: a sample of usual size spans one or two.
 const PIECE_BYTES: u64 = 256 << 10;

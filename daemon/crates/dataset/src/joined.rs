@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
+use forebay_storage::version::ObjectStamp;
 
 use crate::opening::{IndexReport, Opened};
 use crate::{Dataset, Defect, DirectRead, Field, FieldKind, FieldValue, path_beside};
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location, SampleBytes};
 use forebay_storage::{JoinedFiles, Storage};
 
 /// Why datasets cannot be joined.

@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
+use forebay_storage::version::ObjectStamp;
 
 use crate::{ClassSummary, Dataset, Defect, Field, FieldValue, IndexBytes, SampleBlocks};
 use forebay_storage::Storage;
 use forebay_storage::location::{
-    ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes, Transform, Unit,
+    ByteRange, FileId, FileTable, Location, SampleBytes, Transform, Unit,
 };
 
 /// The maximum size of a run: a server transfers this much in about the time of another request.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::MAX_NAME_BYTES;
+use forebay_storage::version::ObjectStamp;
 
 use forebay_dataset::ClassSummary;
 use forebay_dataset::IndexBytes;
@@ -19,7 +20,7 @@ use forebay_index::folder::index::FolderIndex;
 use forebay_index::folder::open_folder;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_storage::Storage;
-use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
 
 /// The field of the class folder's label.
 const LABEL: &str = "label";

@@ -6,10 +6,9 @@ use forebay_protocol::ids::SampleId;
 
 use crate::image_folder;
 use crate::litdata::nested;
-use crate::{
-    arrow, fields, litdata, manifest, mds, npz, parquet, records, tables, tfrecord, tokens,
-    webdataset,
-};
+use crate::{fields, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
+use forebay_columnar::fuzzing::read_for_fuzzing;
+use forebay_columnar::{arrow, parquet};
 use forebay_dataset::ArrayValue;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::npy_header::{ArrayHeader, header_bytes, read_array};
@@ -205,7 +204,7 @@ pub fn tfrecord(bytes: &[u8]) {
 /// # Panics
 /// A value is outside the stream.
 pub fn arrow_table(bytes: &[u8]) {
-    tables::read_for_fuzzing(&arrow::TABLES, bytes);
+    read_for_fuzzing(&arrow::READER, bytes);
 }
 
 /// Reads a Parquet file.
@@ -213,7 +212,7 @@ pub fn arrow_table(bytes: &[u8]) {
 /// # Panics
 /// A value is outside the file.
 pub fn parquet_table(bytes: &[u8]) {
-    tables::read_for_fuzzing(&parquet::TABLES, bytes);
+    read_for_fuzzing(&parquet::READER, bytes);
 }
 
 fn sealed(bytes: &[u8]) -> Vec<u8> {

@@ -12,6 +12,7 @@ use std::time::Instant;
 use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Keys, is_url};
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::ObjectStamp;
 
 pub(super) use self::shards::{ShardFormat, ShardPlan, locate_whole, make_of_shards, whole_bytes};
 use crate::draft::{Draft, Seen};
@@ -26,7 +27,7 @@ use forebay_index::saved_index::{
     Asked, Request, SavedIndex, refuse_other_file, refuse_twice, tell_missing,
 };
 use forebay_index::shard_paths;
-use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
 use forebay_storage::{PatientStorage, Storage, StorageError, UnpackingStorage};
 
 /// Receives the values of a sample's fields, one after the other.

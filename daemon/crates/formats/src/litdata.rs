@@ -13,11 +13,9 @@ use serde::Deserialize;
 
 use self::rows::Rows;
 use crate::indexed;
-use crate::records::{
-    self, ArrayForm, Column, Compression, Described, DescribedShard, Description, Encoding,
-    Packing, Records,
-};
+use crate::records::{Compression, Described, DescribedShard, Description, Packing, Records};
 use crate::tables::Tables;
+use forebay_columnar::{ArrayForm, Column, Encoding, lit_dtype, lit_tensor_dtype};
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::row_index::is_row_index;
@@ -254,8 +252,8 @@ fn encoding_of(form: &str) -> Encoding {
         ("json", "") => Encoding::Nested,
         ("numpy", "") => Encoding::Array(ArrayForm::Lit),
         ("tensor", "") => Encoding::Array(ArrayForm::LitTensor),
-        ("no_header_numpy", code) => flat(code, records::lit_dtype),
-        ("no_header_tensor", code) => flat(code, records::lit_tensor_dtype),
+        ("no_header_numpy", code) => flat(code, lit_dtype),
+        ("no_header_tensor", code) => flat(code, lit_tensor_dtype),
         ("pil", _) => unread(
             "it is the pixels of a PIL picture; give the path or the bytes of its file, or numpy.asarray(picture)",
         ),

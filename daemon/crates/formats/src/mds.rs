@@ -5,9 +5,8 @@
 
 use serde::Deserialize;
 
-use crate::records::{
-    self, ArrayForm, Column, Compression, Described, DescribedShard, Description, Encoding, Packing,
-};
+use crate::records::{self, Compression, Described, DescribedShard, Description, Packing};
+use forebay_columnar::{ArrayForm, Column, Encoding};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::shard_paths::has_extension;
 

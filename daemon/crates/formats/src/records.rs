@@ -2,13 +2,12 @@
 //! and LitData (`litdata`). A record consists of the sizes of its columns and then their bytes.
 //!
 //! A format describes a folder ([`Description`]) by the folder's `index.json`: its shards, and the columns with their
-//! encodings ([`encoding`]). The shards' tables are read once for an index ([`scan`]); then a sample is one range of
+//! encodings. The shards' tables are read once for an index ([`scan`]); then a sample is one range of
 //! its shard, so the shuffle is exact.
 
 mod description;
-mod encoding;
+mod forms;
 mod fuzzed;
-pub(super) mod half;
 mod packed;
 mod rules;
 mod scan;
@@ -20,10 +19,7 @@ use forebay_keys::{ConfigError, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::description::{
-    Column, Compression, Described, DescribedShard, Description, Packing,
-};
-pub(super) use self::encoding::{ArrayForm, Encoding, Number, lit_dtype, lit_tensor_dtype};
+pub(super) use self::description::{Compression, Described, DescribedShard, Description, Packing};
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, read_frames_for_fuzzing, read_table_for_fuzzing};
 use self::packed::{FramesRead, PackedRecord};
@@ -38,6 +34,7 @@ use crate::indexed::{
     whole_bytes,
 };
 use crate::litdata::nested::most_text_bytes;
+use forebay_columnar::{Column, Encoding, dtype};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Defect, Field, FieldKind, SampleBlocks};
 use forebay_index::folder::scan::FolderFormat;
@@ -377,7 +374,7 @@ impl<D: Description> ShardFormat for Records<D> {
 
 /// Whether a number type is supported.
 pub(super) fn is_number(name: &str) -> bool {
-    encoding::dtype(name).is_some()
+    dtype(name).is_some()
 }
 
 /// The error for an unusable description.

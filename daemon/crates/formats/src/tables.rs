@@ -1,37 +1,26 @@
 //! Files of columns: `arrow` and `parquet`. A row is a sample; fields are made of columns.
 //!
-//! A format finds its files and their columns. For each row it gives the offset of a value in the file, or the value
-//! itself if it is short or packed ([`Cell`]). Rows are read once for an index ([`scan`]); then a sample is one range
-//! of its file per value, so the shuffle is exact. [`features`] reads what Hugging Face's writers declare about
-//! columns.
+//! A format finds its files; the crate `columnar` locates the values of their rows. Rows are read once for an index
+//! ([`scan`]); then a sample is one range of its file per value, so the shuffle is exact.
 
 mod blocks;
 mod cells;
-mod features;
-mod fuzzed;
-mod names;
 mod scan;
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use forebay_keys::{ConfigError, Located, Section, keys};
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::ObjectStamp;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::cells::{Cell, PackedCell};
 use self::cells::{FileRows, Stored};
-pub(super) use self::features::{Feature, Features, HUGGINGFACE, SharedClasses};
-#[doc(hidden)]
-pub(super) use self::fuzzed::read_for_fuzzing;
-#[cfg(test)]
-pub(super) use self::fuzzed::read_in_memory;
-pub(super) use self::names::{MAX_COLUMNS, NameSizes};
-pub(super) use self::scan::{ROWS_PER_QUESTION, Reads, TableFormat, TableKind, Visit};
+pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind};
 use crate::draft::{Draft, Seen};
 use crate::fields::{FieldsTable, Form, fields_table};
 use crate::indexed::{Format, Opening, Take, fields_of};
-use crate::records::{Column, Encoding, RecordRule, read_rules};
+use crate::records::{RecordRule, read_rules};
+use forebay_columnar::{Encoding, PackedCell};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Defect, Field, SampleBlocks};
 use forebay_index::folder::scan::FolderFormat;
@@ -39,7 +28,7 @@ use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
 use forebay_index::shard_paths;
 use forebay_storage::location::{
-    ByteRange, FileId, Location, ObjectStamp, Packed, SampleBytes, Transform, Unit,
+    ByteRange, FileId, Location, Packed, SampleBytes, Transform, Unit,
 };
 
 keys! {
@@ -53,27 +42,6 @@ keys! {
 fn check_keys(keys: &mut TableKeys, _section: &Section) -> Result<(), ConfigError> {
     let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
     read_rules(entries, true).map(drop)
-}
-
-/// A column of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TableColumn {
-    /// Its dotted name, including the enclosing structs, and its encoding.
-    pub(super) column: Column,
-    /// Names of classes, for a column of class numbers.
-    pub(super) classes: Arc<[String]>,
-    /// Whether the writer declared the type of its bytes.
-    pub(super) is_known: bool,
-    /// Whether its values are paths of pictures that the file does not contain. The parent struct is the pictures'
-    /// column.
-    pub(super) is_path: bool,
-}
-
-impl TableColumn {
-    pub(super) fn new(name: &str, encoding: Encoding) -> Self {
-        let column = Column { name: name.to_owned(), encoding, bytes: None };
-        Self { column, classes: Arc::default(), is_known: false, is_path: false }
-    }
 }
 
 /// A field and its column, as the index stores them.

@@ -21,11 +21,11 @@ use forebay_keys::{Section, Value};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
-use crate::records::half::f16_value;
 pub use forebay_dataset::testing::{npy_bytes, npy_with_text};
 use forebay_dataset::{ArrayValue, DatasetError, FieldValue, OpenOptions, Opened};
 use forebay_storage::location::SampleBytes;
 use forebay_storage_remote::testing::Server;
+use half::f16;
 
 /// A configuration whose index is next to the dataset's folder, so that only the test's folder is modified.
 pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
@@ -241,7 +241,7 @@ fn number(array: &ArrayValue<'_>) -> String {
     match array.dtype {
         DType::F32 => format!("{} F32", f32::from_le_bytes(*bytes.first_chunk().unwrap())),
         DType::F16 => {
-            format!("{} F16", f16_value(u16::from_le_bytes(*bytes.first_chunk().unwrap())))
+            format!("{} F16", f16::from_le_bytes(*bytes.first_chunk().unwrap()))
         }
         DType::Bool => format!("{}", bytes[0] != 0),
         dtype => format!("{bytes:?} {dtype:?}"),

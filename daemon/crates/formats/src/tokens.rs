@@ -23,6 +23,7 @@ use std::sync::Arc;
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
+use forebay_storage::version::ObjectStamp;
 
 use self::files::TokenFiles;
 use self::index::{RowShape, TokenIndex};
@@ -36,7 +37,7 @@ use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
 use forebay_dataset::{Dataset, Defect, Field, FieldValue, IndexBytes};
 use forebay_storage::Storage;
-use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp, SampleBytes};
+use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
 
 /// Opens a folder of files, or one file.
 pub(super) fn open(

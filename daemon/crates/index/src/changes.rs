@@ -1,9 +1,7 @@
 //! The differences between two indexes of a dataset: the number of files, and the names of the first ones.
 
+use forebay_storage::version::{FileStamp, ObjectStamp};
 use std::collections::HashMap;
-
-use crate::stored_file::FileStamp;
-use forebay_storage::location::ObjectStamp;
 
 /// The maximum number of file names per kind of change.
 const NAMED: usize = 3;

@@ -19,14 +19,14 @@
 //! ```
 
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::{FileStamp, ObjectStamp};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::folder::layout::{self, HEADER_BYTES, LayoutFault, u64_at};
 use crate::saved_index::SavedIndex;
-use crate::stored_file::FileStamp;
 use forebay_dataset::IndexBytes;
-use forebay_storage::location::{FileId, FileTable, ObjectStamp};
+use forebay_storage::location::{FileId, FileTable};
 
 const MAGIC: [u8; 8] = *b"FOREBMAN";
 

@@ -6,13 +6,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::FileStamp;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
 use crate::folder::layout::{self, LayoutFault, u64_at};
 use crate::folder::refuse_index_inside;
 use crate::folder::select::ListFile;
-use crate::stored_file::{FileStamp, StoredFile};
+use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::index_bytes;

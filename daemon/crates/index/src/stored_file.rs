@@ -1,58 +1,9 @@
 //! A file that a format reads directly while it builds an index: its stamp, and ranges of its bytes.
 
 use forebay_dataset::error::DatasetError;
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
-use forebay_storage::{FileStatus, ObjectIdentity, Storage, StorageError};
-
-/// Distinguishes a file from another one that replaces it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FileStamp {
-    /// The length in bytes.
-    pub bytes: u64,
-    /// When the bytes last changed, in seconds since 1970.
-    pub changed_seconds: i64,
-    /// The nanoseconds of that time.
-    pub changed_nanoseconds: u32,
-    /// The status change time (ctime) in nanoseconds since 1970, which programs cannot set; 0: the file system does not
-    /// record it.
-    pub status_changed: u64,
-    /// Derived from an object's ETag; 0: a file, or an object without one.
-    pub tag: u64,
-}
-
-impl FileStamp {
-    /// The stamp of a file with this status.
-    pub fn of(status: &FileStatus) -> Self {
-        let bytes = status.bytes;
-        match &status.identity {
-            ObjectIdentity::Inode {
-                modified: (changed_seconds, changed_nanoseconds),
-                changed,
-                ..
-            } => {
-                let number = |(seconds, nanoseconds): (i64, u32)| {
-                    let seconds = seconds.cast_unsigned();
-                    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds.into())
-                };
-                Self {
-                    bytes,
-                    changed_seconds: *changed_seconds,
-                    changed_nanoseconds: *changed_nanoseconds,
-                    status_changed: changed.map_or(0, number),
-                    tag: 0,
-                }
-            }
-            ObjectIdentity::Tag(tag) => {
-                Self { bytes, tag: ObjectStamp::new(bytes, Some(tag)).tag, ..Self::default() }
-            }
-        }
-    }
-
-    /// The stamp for requests to an object storage.
-    pub fn object(self) -> ObjectStamp {
-        ObjectStamp { bytes: self.bytes, tag: self.tag }
-    }
-}
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location};
+use forebay_storage::version::{FileStamp, ObjectStamp};
+use forebay_storage::{Storage, StorageError};
 
 /// A file in a storage.
 pub struct StoredFile<'a> {

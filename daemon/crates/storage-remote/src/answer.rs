@@ -5,10 +5,10 @@ use std::ops::Range;
 use object_store::{Attribute, GetResult, ObjectMeta};
 
 use forebay_observe::RequestUnderWay;
+use forebay_storage::version::ObjectStamp;
 
 use super::body::Body;
 use super::wire::Answered;
-use forebay_storage::location::ObjectStamp;
 
 /// See the module's head.
 pub(super) struct Answer {

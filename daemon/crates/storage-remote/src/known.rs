@@ -4,12 +4,11 @@
 //! request the response to the one before, and only the headers about the file reveal it. The index has sizes and tags
 //! of a bucket's objects, but none of a web server's files, so they are remembered here.
 
+use forebay_storage::version::ObjectStamp;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use forebay_storage::location::ObjectStamp;
 
 /// The most files that are remembered: about 32 MiB.
 const MAX_FILES: usize = 1 << 20;

@@ -47,6 +47,7 @@ use object_store::{Error, GetOptions, GetRange, GetResult};
 
 use forebay_keys::Section;
 use forebay_observe::RequestMetrics;
+use forebay_storage::version::{FileStatus, ObjectIdentity, ObjectStamp};
 
 use self::address::{Address, Scheme};
 use self::answer::Answer;
@@ -62,10 +63,9 @@ pub use self::profile::needed_files;
 use self::stores::{Store, Stores};
 use self::trace::Trace;
 use forebay_storage::error::{RetryClass, StorageError};
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location};
 use forebay_storage::{
-    BodySink, CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Properties, Response,
-    Storage, Target, Untagged,
+    BodySink, CacheScope, Handle, Opened, Properties, Response, Storage, Target, Untagged,
 };
 
 /// Largest offset of a range that is requested: no object is this large.

@@ -14,7 +14,7 @@ use super::stores::{Listing, Store};
 use super::{Refused, RemoteObjects, names, page};
 use forebay_storage::error::{RetryClass, StorageError};
 use forebay_storage::listing::{Directories, DirectoryStamp, EntryKind};
-use forebay_storage::location::ObjectStamp;
+use forebay_storage::version::ObjectStamp;
 
 /// The most bytes of one page of a listing.
 const MAX_PAGE_BYTES: u64 = 64 << 20;

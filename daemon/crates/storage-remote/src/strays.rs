@@ -7,10 +7,11 @@ use std::path::Path;
 
 use super::scripted_server::{ScriptedServer, Step, answer};
 use super::testing::{Fault, Server};
-use super::{ObjectIdentity, RemoteObjects, Storage};
+use super::{RemoteObjects, Storage};
 use forebay_storage::conformance::Paths;
 use forebay_storage::listing::{Directories, EntryKind};
 use forebay_storage::location::{FileId, Location};
+use forebay_storage::version::ObjectIdentity;
 
 fn file(tag: &str, body: &str) -> Step {
     let length = body.len();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_observe::Clock;
+use forebay_storage::version::ObjectStamp;
 
 use super::testing::{Fault, Server};
 use super::{RemoteObjects, Storage, StorageError};
 use forebay_storage::conformance::{self, Fixture, Paths, part};
 use forebay_storage::listing::{Directories, EntryKind};
-use forebay_storage::location::{FileId, FileTable, Location, ObjectStamp};
+use forebay_storage::location::{FileId, FileTable, Location};
 use forebay_storage::{Patience, PatientStorage, RetryClass};
 
 const WHOLE: Location = Location::whole(FileId(0));

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{BodySink, DirectFile, FileStatus, Opened, Properties, Storage, StorageError};
+use super::{BodySink, DirectFile, Opened, Properties, Storage, StorageError};
 use crate::location::{FileId, FileTable, Location};
+use crate::version::FileStatus;
 
 /// Position of the dataset's number in a file's number.
 const PART_SHIFT: u32 = 48;

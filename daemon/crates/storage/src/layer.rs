@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{CacheScope, DirectFile, FileStatus, Opened, Properties, Storage};
+use super::{CacheScope, DirectFile, Opened, Properties, Storage};
 use crate::location::{FileId, FileTable, Location};
+use crate::version::FileStatus;
 
 /// A layer of a storage, with the methods of [`Storage`] and [`Directories`] that layers define. The inner storage
 /// answers the others, except [`Storage::open_direct`] and [`Storage::read_in_pieces`], which would bypass a layer that

@@ -25,8 +25,8 @@ mod patience;
 mod retries;
 #[cfg(any(test, feature = "testing"))]
 mod stalling;
+pub mod version;
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 
 pub use body_sink::{BodySink, Lent, Target};
@@ -53,6 +53,7 @@ pub use stalling::{RepeatingFolder, SlowFolder, StalledFile};
 use crate::location::{FileId, FileTable, Location, Transform, Unit};
 use forebay_observe::{CacheMetrics, RequestMetrics};
 use listing::Directories;
+use version::FileStatus;
 
 /// Files below a root, listed and read. Shared by all threads.
 ///
@@ -232,61 +233,6 @@ pub struct Properties<'a> {
     pub cache: Option<&'a CacheMetrics>,
     /// Maximal memory of a read besides the bytes that it reads: a connection's buffers.
     pub bytes_per_read: u64,
-}
-
-/// A file's present status.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileStatus {
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// Distinguishes the file from a replacement and from its earlier contents.
-    pub identity: ObjectIdentity,
-}
-
-/// Changes when a file is replaced or written to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ObjectIdentity {
-    /// A file of a file system.
-    Inode {
-        /// The file system.
-        device: u64,
-        /// The file in it.
-        inode: u64,
-        /// The last change of its bytes: seconds since 1970, and nanoseconds. Programs can set it.
-        modified: (i64, u32),
-        /// The last change of its bytes or its inode, which programs cannot set; `None`: its file system does not
-        /// record it.
-        changed: Option<(i64, u32)>,
-    },
-    /// The object's ETag or version.
-    Tag(String),
-}
-
-impl ObjectIdentity {
-    /// Distinguishes a file from others of its path and size, as one text; empty: nothing does.
-    pub fn tag(&self) -> Cow<'_, str> {
-        match self {
-            Self::Inode { inode, modified: (seconds, nanoseconds), changed, .. } => {
-                let changed = changed.map(|(seconds, rest)| format!(" {seconds} {rest}"));
-                format!("{inode} {seconds} {nanoseconds}{}", changed.unwrap_or_default()).into()
-            }
-            Self::Tag(tag) => tag.into(),
-        }
-    }
-
-    /// Whether a file changed within the clock's tick before `now_seconds`, so that it may change again without a new
-    /// time. A time far in the future does not come from a clock, so nothing follows from it.
-    #[must_use]
-    pub fn may_be_changing(&self, now_seconds: i64) -> bool {
-        /// The resolution of the coarsest file systems.
-        const CLOCK_TICK_SECONDS: u64 = 2;
-        match self {
-            Self::Inode { modified: (seconds, _), .. } => {
-                seconds.abs_diff(now_seconds) <= CLOCK_TICK_SECONDS
-            }
-            Self::Tag(_) => false,
-        }
-    }
 }
 
 /// Identifies a storage's files for the lifetime of the cache.

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::error::StorageError;
-use crate::location::ObjectStamp;
+use crate::version::ObjectStamp;
 
 /// When a directory's entries last changed, and the directory's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -23,8 +23,9 @@ use self::descriptor_cache::DescriptorCache;
 use self::root::Root;
 use super::descriptor::{Descriptor, DirectFile, OpenFile};
 use super::error::StorageError;
-use super::{CacheScope, FileStatus, Handle, ObjectIdentity, Opened, Storage, Untagged};
+use super::{CacheScope, Handle, Opened, Storage, Untagged};
 use crate::location::{FileId, FileTable, Location};
+use crate::version::{FileStatus, ObjectIdentity};
 
 /// The files below one folder.
 #[derive(Debug)]

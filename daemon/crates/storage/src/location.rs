@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::codec::Codec;
+use crate::version::ObjectStamp;
 
 /// A file of a dataset: its number in the dataset's table of files, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,41 +29,6 @@ pub trait FileTable: Send + Sync {
         let mut path = Vec::with_capacity(64);
         self.append_path(file, &mut path);
         path
-    }
-}
-
-/// An object's size, and a tag that distinguishes it from another of the same name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ObjectStamp {
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// Hash of its ETag; 0: it has none.
-    pub tag: u64,
-}
-
-impl ObjectStamp {
-    /// From a size and an ETag. Quotes and the mark of a weak tag are ignored: listings and responses differ in them.
-    #[must_use]
-    pub fn new(bytes: u64, tag: Option<&str>) -> Self {
-        let bare = tag.map(|tag| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"'));
-        let digest = |tag: &str| {
-            let digest = blake3::hash(tag.as_bytes());
-            digest.as_bytes().first_chunk().map_or(1, |bytes| u64::from_le_bytes(*bytes).max(1))
-        };
-        Self { bytes, tag: bare.filter(|tag| !tag.is_empty()).map_or(0, digest) }
-    }
-
-    /// Whether both may belong to the same object.
-    #[must_use]
-    pub fn agrees(self, other: Self) -> bool {
-        let is_known = self.tag != 0 && other.tag != 0;
-        self.bytes == other.bytes && (!is_known || self.tag == other.tag)
-    }
-
-    /// Whether both have the same tag.
-    #[must_use]
-    pub fn has_tag_of(self, other: Self) -> bool {
-        self.tag != 0 && self.tag == other.tag
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::conformance::Fixture;
 use super::error::StorageError;
 use super::listing::{Directories, DirectoryStamp, EntryKind};
-use super::{FileStatus, Handle, ObjectIdentity, Opened, Response, Storage, Target};
+use super::{Handle, Opened, Response, Storage, Target};
 use crate::location::{FileId, FileTable, Location};
+use crate::version::{FileStatus, ObjectIdentity};
 
 /// See the module's head.
 #[derive(Debug, Default)]

@@ -3,7 +3,8 @@
 use super::body_sink::Target;
 use super::descriptor::OpenFile;
 use super::error::StorageError;
-use crate::location::{Location, ObjectStamp};
+use crate::location::Location;
+use crate::version::ObjectStamp;
 
 /// A location whose length is known, so that memory can be granted before it is read. Storages are layers; each sets
 /// what it needs for reading and leaves the rest as the layer below has set it.

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::version::FileStatus;
 use forebay_observe::Clock;
 
 use super::error::{Absence, RetryClass, StorageError};
 use super::listing::{DirectoryStamp, EntryKind};
 use super::outage::{Outages, Waiting};
 use super::retries::{Retries, RetryTerms};
-use super::{FileStatus, Layer, Opened, Storage};
+use super::{Layer, Opened, Storage};
 use crate::location::{FileId, FileTable, Location};
 
 /// A call that takes longer is announced.

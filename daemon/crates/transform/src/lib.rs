@@ -43,7 +43,7 @@ pub use row::Row;
 pub use row_tensors::RowPlace;
 pub use task::{SampleTask, WorkerScratch};
 
-pub use forebay_workers::{FunctionTime, RowTime};
+pub use forebay_workers::{BundleSize, FunctionTime, RowTime};
 
 // The tests' and examples' shared code refers to this crate by its name.
 #[cfg(test)]

@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod bundle;
 mod call;
 mod children;
 mod cpu_times;
@@ -74,6 +75,7 @@ mod spec;
 mod worker;
 
 pub use arena::Arena;
+pub use bundle::BundleSize;
 pub use call::{CallBuffer, Number, RowSeed};
 pub use figures::{CallFigures, FunctionTime, HotSpot};
 pub use foreground::is_foreground_interrupted;

@@ -8,7 +8,8 @@ use forebay_config::DatasetConfig;
 
 use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
-use crate::tables::{Cell, PackedCell, Reads, TableFormat, TableKind, Visit};
+use crate::tables::{TableFormat, TableKind};
+use forebay_columnar::{Cell, PackedCell, Reader, Reads, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
 use forebay_index::stored_file::StoredFile;
@@ -32,8 +33,10 @@ const TABLES: TableFormat = TableFormat {
     marks: &[],
     expected: "the folder of an index.json and its chunks",
     listed,
-    columns: |chunk| (arrow::TABLES.columns)(&ArrowRows::of(chunk)?),
-    rows,
+    reader: Reader {
+        columns: |chunk| (forebay_columnar::arrow::READER.columns)(&ArrowRows::of(chunk)?),
+        rows,
+    },
     part: "buffer",
     uncompressed: "without `compression`",
 };
@@ -84,7 +87,7 @@ fn rows(
         }));
         visit(row, &cells)
     };
-    (arrow::TABLES.rows)(&rows, wanted, reads, &mut moved)
+    (forebay_columnar::arrow::READER.rows)(&rows, wanted, reads, &mut moved)
 }
 
 /// The Arrow file within a chunk.

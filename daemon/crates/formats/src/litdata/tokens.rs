@@ -4,7 +4,7 @@
 use forebay_protocol::tensor::DType;
 
 use super::Index;
-use crate::records::{lit_dtype, lit_tensor_dtype};
+use forebay_columnar::{lit_dtype, lit_tensor_dtype};
 use forebay_index::shard_paths::is_below;
 
 /// LitData's name of the item loader.

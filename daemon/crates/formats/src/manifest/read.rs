@@ -11,7 +11,7 @@ use forebay_dataset::error::DatasetError;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
 use forebay_index::saved_index::Request;
-use forebay_index::stored_file::FileStamp;
+use forebay_storage::version::FileStamp;
 
 /// The number of rows between two progress reports.
 const ROWS_PER_REPORT: u64 = 4096;

@@ -13,7 +13,7 @@ use super::table::{Kind, Table};
 use super::tabular::{self, Lines, RowsCallback, Wanted};
 use crate::columns::{ColumnRule, read_rules, rules_text};
 use crate::indexed::{Format, Opening};
-use crate::tables::Reads;
+use forebay_columnar::Reads;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::{FilesRead, ScanProgress};
 use forebay_index::saved_index::{now_seconds, open_file};
@@ -24,11 +24,11 @@ use forebay_storage::{Storage, StorageError, codec_of};
 pub(super) const SEEN_ROWS: usize = 100;
 /// The number of pictures whose existence is checked.
 const LOOKED_FOR: usize = 4;
-/// The number of bytes per read.
 const LOCAL_WINDOW: usize = 1 << 20;
 const REMOTE_WINDOW: usize = 8 << 20;
 
-fn window(lists: &dyn Storage) -> usize {
+/// The number of bytes per read of a list.
+pub(super) fn window(lists: &dyn Storage) -> usize {
     if lists.remote_root().is_some() { REMOTE_WINDOW } else { LOCAL_WINDOW }
 }
 

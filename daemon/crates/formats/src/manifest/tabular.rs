@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::source::Source;
-use crate::records::{Encoding, Number};
-use crate::tables::{Cell, ROWS_PER_QUESTION, Reads, TableColumn, TableFormat};
+use crate::tables::{ROWS_PER_QUESTION, TableFormat};
 use crate::{arrow, parquet};
+use forebay_columnar::{Cell, Encoding, Number, Reads, TableColumn};
 use forebay_dataset::ArrayValue;
 use forebay_dataset::error::DatasetError;
 use forebay_index::shard_paths::has_extension;
@@ -68,7 +68,7 @@ impl<'f> Lines<'f> {
         wanted: Wanted<'_>,
         progress: RowsCallback<'_>,
     ) -> Result<Self, DatasetError> {
-        let columns = (format.columns)(file)?;
+        let columns = (format.reader.columns)(file)?;
         let mut places = Vec::new();
         let used = used(&columns, wanted.columns, &mut places);
         let bytes_columns: Vec<usize> = (0..places.len())
@@ -114,7 +114,7 @@ impl<'f> Lines<'f> {
                 _ => ControlFlow::Continue(()),
             })
         };
-        (format.rows)(file, &places, reads, &mut visit)?;
+        (format.reader.rows)(file, &places, reads, &mut visit)?;
         Ok(Self { file, text, at: 0, has_bytes })
     }
 }

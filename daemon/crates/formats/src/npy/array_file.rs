@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::{FileStatus, ObjectIdentity, ObjectStamp};
 
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::npy_header::{ARRAY, ArrayHeader, MAX_HEADER_BYTES};
 use forebay_dataset::opening::{IndexReport, OpenedFormat};
 use forebay_dataset::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
 use forebay_index::folder::FolderKeys;
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp, SampleBytes};
-use forebay_storage::{FileStatus, ObjectIdentity, Storage, StorageError};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location, SampleBytes};
+use forebay_storage::{Storage, StorageError};
 
 /// A dataset of the rows of one file.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::encoding::Encoding;
 use super::packed;
+use forebay_columnar::Column;
 use forebay_index::folder::scan::FolderFormat;
 
 /// The contents of a folder's `index.json`.
@@ -60,15 +60,6 @@ pub(crate) struct Compression {
     pub(crate) name: String,
     /// A shell command that decompresses all shards and keeps the compressed ones; to be run in their folder.
     pub(crate) remedy: String,
-}
-
-/// One column of the records.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Column {
-    pub(crate) name: String,
-    pub(crate) encoding: Encoding,
-    /// The length of each value, if it is fixed and records do not contain it.
-    pub(crate) bytes: Option<u64>,
 }
 
 /// A format of such folders.

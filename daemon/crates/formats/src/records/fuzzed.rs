@@ -1,11 +1,11 @@
 //! Entry points for fuzzers.
 
 use super::Layout;
-use super::description::{Column, Packing};
-use super::encoding::Encoding;
+use super::description::Packing;
 use super::packed::{Frame, read_frames, record_bytes};
 use super::rules::RecordRule;
 use super::scan::read_table;
+use forebay_columnar::{Column, Encoding};
 use forebay_dataset::{ArrayValue, FieldValue};
 use forebay_index::shards::Extent;
 use forebay_index::window::{InMemory, MAX_PART_BYTES};

@@ -7,13 +7,13 @@ use forebay_keys::{ConfigError, Located, Section};
 use forebay_protocol::tensor::MAX_TENSORS;
 use serde::{Deserialize, Serialize};
 
-use super::description::Column;
-use super::encoding::{Encoding, Number, check_length};
+use super::forms::{can_be, kept_type, usual_form};
 use crate::fields::{
     FieldRule, Form, FormWord, Missing, MissingWord, Names, RESERVED, name_fault, take_sound,
 };
 use crate::file_samples::array_field;
 use crate::litdata::nested::json_text;
+use forebay_columnar::{Column, Encoding, Number, check_length};
 use forebay_dataset::{ArrayValue, Defect, Field, FieldKind, FieldValue};
 
 /// The maximum number of names in a message, and the maximum characters of each.
@@ -90,10 +90,10 @@ pub(crate) fn settle(rules: &mut [RecordRule], columns: &[Column]) -> Result<(),
             return Err(format!("the column {} of {path} is not read: {why}", column.name));
         }
         if !*has_form {
-            let usual = column.encoding.usual_form().unwrap_or(Form::Bytes);
+            let usual = usual_form(&column.encoding).unwrap_or(Form::Bytes);
             rule.form = if key.is_some() { Form::Text } else { usual };
         }
-        if !column.encoding.can_be(rule.form, key.is_some()) {
+        if !can_be(&column.encoding, rule.form, key.is_some()) {
             return Err(format!(
                 "the column {} of {path} is {:?}, which is no such value; leave `as` out, or choose another",
                 column.name, column.encoding
@@ -155,7 +155,7 @@ pub(crate) fn infer(columns: &[Column]) -> (Vec<RecordRule>, Vec<String>) {
 impl RecordRule {
     /// A column under its own name.
     pub(crate) fn of(name: &str, encoding: &Encoding) -> Self {
-        let form = encoding.usual_form().unwrap_or(Form::Bytes);
+        let form = usual_form(encoding).unwrap_or(Form::Bytes);
         let (name, from) = (name.to_owned(), vec![name.to_owned()]);
         let rule = FieldRule { name, from, key: None, form, missing: Missing::Error, sound: None };
         Self { rule, has_form: true }
@@ -187,7 +187,7 @@ impl RecordRule {
         encoding: &Encoding,
         first: Option<&FieldValue<'_>>,
     ) -> Result<Field, Defect> {
-        match (encoding.kept_type(self.rule.form), first) {
+        match (kept_type(encoding, self.rule.form), first) {
             (Some(dtype), _) => {
                 let kind = FieldKind::Array { dtype, shape: Vec::new() };
                 Ok(Field { name: self.rule.name.clone(), kind })
@@ -209,7 +209,7 @@ impl RecordRule {
         bytes: &'a [u8],
     ) -> Result<FieldValue<'a>, Defect> {
         let named = |reason: String| Defect(format!("`{}` {reason}", self.rule.name));
-        if let Some(dtype) = encoding.kept_type(self.rule.form) {
+        if let Some(dtype) = kept_type(encoding, self.rule.form) {
             check_length(dtype, bytes).map_err(named)?;
             return Ok(FieldValue::Array(ArrayValue::scalar(dtype, bytes)));
         }

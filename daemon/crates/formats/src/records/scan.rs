@@ -1,10 +1,11 @@
 //! Finds a folder's shards and reads them for an index.
 
-use super::description::{Column, Described, DescribedShard, Description, Packing};
+use super::description::{Described, DescribedShard, Description, Packing};
 use super::packed::{self, CODEC, Frame};
 use super::rules::{first_of, infer, read_rules, settle};
 use super::{Layout, Records, refuse};
 use crate::indexed::Opening;
+use forebay_columnar::Column;
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::{open_file, refuse_twice};
 use forebay_index::shard_paths::is_below;

@@ -1,58 +1,12 @@
-//! The cells of rows: as a format finds them, and as the index stores them.
+//! The cells of rows, as the index stores them.
 
 use std::sync::Arc;
 
+use forebay_columnar::{Cell, PackedCell};
 use forebay_index::row_index::{push_cell, take_cell};
 use forebay_index::shards::Scanned;
 use forebay_storage::codec::Codec;
 use forebay_storage::location::Packed;
-
-/// The value of a row in a column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cell {
-    /// No value.
-    Null,
-    /// A value of at most 8 bytes.
-    Number { bytes: [u8; 8], length: u8 },
-    /// A value that cannot be read alone from its file, or is too short for a separate read.
-    Value(Vec<u8>),
-    /// A value's range in its file.
-    At { offset: u64, length: u64 },
-    /// A value's range in the unpacked bytes of a part of its file.
-    Packed(PackedCell),
-    /// A value that is not supported, and why: its column is left out, other columns are kept.
-    Unread(Arc<str>),
-}
-
-/// A part of a file, and a value's range in its unpacked bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PackedCell {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    pub(crate) part: Packed,
-}
-
-impl PackedCell {
-    /// The memory to unpack it: the part of the file, its unpacked bytes, and as much again for a decoder's history.
-    pub(crate) fn page_bytes(&self) -> u64 {
-        self.bytes.saturating_add(2 * u64::from(self.part.unpacked_bytes))
-    }
-}
-
-impl Cell {
-    /// A number of at most 8 bytes.
-    pub(crate) fn number(value: &[u8]) -> Self {
-        let mut bytes = [0; 8];
-        match bytes.get_mut(..value.len()) {
-            Some(room) => {
-                room.copy_from_slice(value);
-                let length = u8::try_from(value.len()).unwrap_or(8);
-                Self::Number { bytes, length }
-            }
-            None => Self::Value(value.to_vec()),
-        }
-    }
-}
 
 const VALUE: u8 = 0;
 const AT: u8 = 1;

@@ -4,45 +4,27 @@ use std::ops::ControlFlow;
 
 use forebay_config::DatasetConfig;
 use forebay_keys::ConfigError;
+use forebay_storage::version::FileStamp;
 
-use super::{
-    Cell, FileRows, PackedCell, Stored, TableColumn, TableField, TableKeys, Tables, refuse,
-};
+use super::{FileRows, Stored, TableField, TableKeys, Tables, refuse};
 use crate::fields::{Form, Missing, begins_as_picture};
 use crate::indexed::{Format, Opening};
-use crate::records::{
-    Column, Encoding, RecordRule, first_names, first_of, infer, read_rules, settle, with_reason,
-};
+use crate::records::{RecordRule, first_names, first_of, infer, read_rules, settle, with_reason};
+use forebay_columnar::{Cell, Column, Encoding, PackedCell, Reader, Reads, TableColumn};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
 use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, Request, now_seconds, open_file};
 use forebay_index::shards::{self, Pace};
-use forebay_index::stored_file::{FileStamp, StoredFile};
-use forebay_index::window::Bytes;
+use forebay_index::stored_file::StoredFile;
 use forebay_storage::Storage;
 
 /// The number of rows between two checks whether the scan was stopped.
 pub(crate) const ROWS_PER_QUESTION: u64 = 4096;
 
-/// Receives a row's number and its cells, in the order of the requested columns.
-pub(crate) type Visit<'v> =
-    &'v mut dyn FnMut(u64, &[Cell]) -> Result<ControlFlow<()>, DatasetError>;
-
 /// The files that a file of the folder lists.
 type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, DatasetError>;
-/// Visits rows.
-type Walk = fn(&dyn Bytes, &[usize], Reads, Visit<'_>) -> Result<(), DatasetError>;
-
-/// How a file is read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Reads {
-    /// The minimum size of a read, in bytes.
-    pub(crate) piece: u64,
-    /// Whether another read costs less than the bytes between two values that are far apart.
-    pub(crate) is_local: bool,
-}
 
 /// A format of tables.
 #[derive(Clone, Copy)]
@@ -54,10 +36,7 @@ pub(crate) struct TableFormat {
     pub(crate) expected: &'static str,
     /// The files of a folder, relative to it, if a file there lists them; `None`: all files of the extension are read.
     pub(crate) listed: List,
-    /// A file's columns.
-    pub(crate) columns: fn(&dyn Bytes) -> Result<Vec<TableColumn>, DatasetError>,
-    /// Visits a file's rows, for the given indices among [`columns`](Self::columns).
-    pub(crate) rows: Walk,
+    pub(crate) reader: Reader,
     /// The word for a part of the file that is compressed as a whole, for messages.
     pub(crate) part: &'static str,
     /// How to write such a file without compression, for messages.
@@ -105,7 +84,7 @@ fn find_pictures<T: TableKind>(
         found = cells.to_vec();
         Ok(ControlFlow::Break(()))
     };
-    (T::TABLES.rows)(file, &places, reads(opening.storage), &mut first)?;
+    (T::TABLES.reader.rows)(file, &places, reads(opening.storage), &mut first)?;
     let mut start = Vec::new();
     for (place, cell) in places.into_iter().zip(found) {
         match cell {
@@ -247,7 +226,7 @@ impl TableScan<'_> {
     /// Reads the rows of a table.
     fn rows(&self, place: usize, pace: &dyn Pace) -> Result<(FileRows, FileStamp), DatasetError> {
         let file = open_file(self.storage, &self.paths[place])?;
-        let own = (self.format.columns)(&file)?;
+        let own = (self.format.reader.columns)(&file)?;
         if own != self.described {
             return Err(file.fault(format!(
                 "its columns are {}, and those of {} are {}; name tables of one kind in dataset.path",
@@ -274,7 +253,7 @@ impl TableScan<'_> {
                 _ => ControlFlow::Continue(()),
             })
         };
-        (self.format.rows)(&file, places, reads(self.storage), &mut visit)?;
+        (self.format.reader.rows)(&file, places, reads(self.storage), &mut visit)?;
         Ok((rows, file.stamp))
     }
 }
@@ -351,7 +330,7 @@ pub(super) fn make<T: TableKind>(
     let paths = Tables::files(opening)?;
     let (storage, format) = (opening.storage, &T::TABLES);
     let first = open_file(storage, &paths[0])?;
-    let described = (format.columns)(&first)?;
+    let described = (format.reader.columns)(&first)?;
     let mut columns = described.clone();
     find_pictures(opening, &first, &mut columns)?;
     let mut chosen = Chosen::new(opening, &paths[0], &columns)?;

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::tensor::DType;
+use forebay_storage::version::{FileStatus, ObjectIdentity, ObjectStamp};
 
 use super::keys::{FORMAT, TokenKeys, is_integer};
 use super::megatron::IndexHeader;
@@ -24,8 +25,8 @@ use forebay_index::folder::select::ListFile;
 use forebay_index::saved_index::refuse_twice;
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::listing::EntryKind;
-use forebay_storage::location::{ByteRange, FileId, FileTable, Location, ObjectStamp};
-use forebay_storage::{FileStatus, ObjectIdentity, Storage, StorageError};
+use forebay_storage::location::{ByteRange, FileId, FileTable, Location};
+use forebay_storage::{Storage, StorageError};
 
 /// llm.c's header: 256 numbers of 32 bits.
 const LLM_C_HEADER_BYTES: u64 = 1024;

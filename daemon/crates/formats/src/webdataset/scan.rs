@@ -5,9 +5,10 @@ use super::members::{End, Members};
 use super::names::{self, Name};
 use forebay_dataset::error::DatasetError;
 use forebay_index::shards::{Extent, Pace, ScannedShard};
-use forebay_index::stored_file::{FileStamp, StoredFile};
+use forebay_index::stored_file::StoredFile;
 use forebay_index::window::WindowSize;
 use forebay_storage::Storage;
+use forebay_storage::version::FileStamp;
 
 /// The members that a column reads.
 #[derive(Debug)]

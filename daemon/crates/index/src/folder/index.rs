@@ -4,12 +4,13 @@
 //! samples. `cache` saves the bytes and checks whether they are up to date.
 
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::ObjectStamp;
 
 use super::layout::{self, DirectoryRecord, Header, IndexOrigin, LayoutFault, u32_at, u64_at};
 use super::names::{BLOCK_NAMES, Extensions, NameDecoder};
 use super::select::SelectedFolder;
 pub use forebay_dataset::IndexBytes;
-use forebay_storage::location::{FileId, FileTable, ObjectStamp};
+use forebay_storage::location::{FileId, FileTable};
 
 /// The samples of a folder: paths, labels, classes.
 #[derive(Debug)]

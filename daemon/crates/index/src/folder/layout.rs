@@ -21,7 +21,7 @@
 //! This module encodes and locates numbers; `index` interprets them.
 
 use super::select::SelectedFolder;
-use forebay_storage::location::ObjectStamp;
+use forebay_storage::version::ObjectStamp;
 
 /// The size of the header.
 pub const HEADER_BYTES: usize = 256;

@@ -16,7 +16,7 @@ use super::skipped::Skipped;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::{ProgressCallback, ScanProgress};
 use forebay_storage::listing::{Directories, DirectoryStamp, EntryKind};
-use forebay_storage::location::ObjectStamp;
+use forebay_storage::version::ObjectStamp;
 
 /// The interval of progress reports.
 const REPORT_PERIOD: Duration = Duration::from_millis(50);

@@ -22,13 +22,14 @@
 //! ```
 
 use forebay_protocol::ids::SampleId;
+use forebay_storage::version::{FileStamp, ObjectStamp};
 
 use crate::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
 use crate::saved_index::SavedIndex;
-use crate::stored_file::{FileStamp, StoredFile};
+use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
-use forebay_storage::location::{FileId, FileTable, ObjectStamp};
+use forebay_storage::location::{FileId, FileTable};
 
 const SHARD_BYTES: usize = 64;
 const COLUMN_BYTES: usize = 8;

@@ -1,9 +1,7 @@
 //! A Python stage on a work thread: a bundle of rows of one batch, so that waking its worker is paid for once.
 //!
-//! The thread holds the rows' cells until the worker has answered. A bundle is at most one worker's share of the
-//! batch's unfinished rows, so that all workers of the stage are busy except at a batch's last rows. If rows are small
-//! and the function is fast, a bundle has more rows. The stage has one thread more than workers: while all workers are
-//! busy, that thread prepares the next bundle.
+//! The thread holds the rows' cells until the worker has answered; [`BundleSize`] says how many they are. The stage has one
+//! thread more than workers: while all workers are busy, that thread prepares the next bundle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -15,25 +13,7 @@ use crate::ground::stream::Stream;
 use crate::ground::work::{RowClaim, SessionWork};
 use crate::ground::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, Track, What, worker_place};
-use forebay_transform::{CallError, CalledRow, RowTime, WorkerScratch};
-
-/// A smaller bundle is not divided among workers.
-const MIN_ROWS: usize = 4;
-/// Maximal number of rows in a bundle, which are repeated after the loss of a worker.
-const MAX_ROWS: usize = 8;
-/// The same if they take less than `QUICK_BUNDLE` together and have less than `SHORT_BUNDLE_BYTES`.
-const MAX_QUICK_ROWS: usize = 64;
-const QUICK_BUNDLE: Duration = Duration::from_millis(4);
-/// About the size of a core's caches.
-const SHORT_BUNDLE_BYTES: usize = 256 << 10;
-
-/// Maximal number of rows in a bundle, from the number and time of the rows processed so far.
-fn most_rows((rows, time): (u64, Duration)) -> usize {
-    let Ok(rows @ 1..) = u32::try_from(rows) else { return MAX_ROWS };
-    let row_ns = (time / rows).as_nanos().max(1);
-    let quick_rows = usize::try_from(QUICK_BUNDLE.as_nanos() / row_ns).unwrap_or(usize::MAX);
-    quick_rows.clamp(MAX_ROWS, MAX_QUICK_ROWS)
-}
+use forebay_transform::{BundleSize, CallError, CalledRow, RowTime, WorkerScratch};
 
 /// The result of a row in a bundle.
 #[derive(Debug, Default)]
@@ -56,8 +36,7 @@ impl Worker {
         let stage = &stream.stages[claim.stage];
         let slot = &session.slots[claim.slot];
         let workers = stage.workers.unwrap_or(1);
-        let share = slot.share_of_unfinished(workers).max(MIN_ROWS);
-        let wanted = share.min(most_rows(stage.figures.done()));
+        let size = BundleSize::new(slot.share_of_unfinished(workers), stage.figures.done());
         stage.input.get(waited);
         self.meter.enter(stage, start, &self.shared.budget);
         let mut claims = vec![claim];
@@ -68,9 +47,7 @@ impl Worker {
             place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
             stream.plan.begin_bundle(&mut self.scratch);
             ends[0].failure = self.prepare(stream, claim.stage, &mut cells[0]).err();
-            while claims.len() < wanted
-                && (claims.len() < MAX_ROWS
-                    || stream.plan.bundle_bytes(&self.scratch) < SHORT_BUNDLE_BYTES)
+            while size.takes_more(claims.len(), || stream.plan.bundle_bytes(&self.scratch))
                 && let Some(row) = slot.take_ready(claim.stage)
             {
                 stage.input.get(waited);

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::super::scan::window;
 use super::parse::{Annotation, Fault, Parsed, parse};
 use super::{COLUMNS, Coco};
 use crate::indexed::{Format, Opening};
@@ -14,9 +15,6 @@ use forebay_index::saved_index::{now_seconds, tell_missing};
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::StorageError;
 
-/// The number of bytes per read.
-const LOCAL_WINDOW: u64 = 1 << 20;
-const REMOTE_WINDOW: u64 = 8 << 20;
 /// The form of a sample's name.
 const NAME_FORM: &str =
     "a sample is named by its JSON file and the image's id, as in instances_train2017.json:397133";
@@ -46,8 +44,7 @@ pub(super) fn make(
         StorageError::Vanished { .. } if opening.pattern.is_none() => no_file(opening),
         error => tell_missing(error.into()),
     })?;
-    let is_remote = opening.lists.remote_root().is_some();
-    let window = if is_remote { REMOTE_WINDOW } else { LOCAL_WINDOW };
+    let window = window(opening.lists) as u64;
     let ask = || -> ControlFlow<()> {
         let seen = ScanProgress::default();
         (request.options.progress)(seen)

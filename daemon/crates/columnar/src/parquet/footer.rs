@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use super::thrift::{Broken, Reader, STRUCT};
 use super::times::{self, ARROW_SCHEMA, Scale};
+use crate::Encoding;
 use crate::arrow::TimeUnit;
-use crate::records::Encoding;
-use crate::tables::{
-    Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn,
-};
+use crate::{Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::{Bytes, Window};
 

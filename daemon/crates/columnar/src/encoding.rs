@@ -1,21 +1,24 @@
-//! The encodings of a column's values, and the forms of fields they can take.
+//! The encodings of a column's values.
 
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use super::half::f16_value;
-use crate::fields::Form;
 use forebay_dataset::{ArrayValue, Defect};
+use half::f16;
 
 /// The maximum number of dimensions of an array, as in NumPy.
 const MAX_DIMENSIONS: usize = 32;
 
 /// The encoding of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Encoding {
+pub enum Encoding {
+    /// Any bytes.
     Bytes,
+    /// UTF-8.
     Text,
+    /// A file of a picture.
     Image,
+    /// JSON as text.
     Json,
     /// JSON, or LitData's binary form of it.
     Nested,
@@ -25,6 +28,7 @@ pub(crate) enum Encoding {
     IntegerText,
     /// A float in decimal digits.
     FloatText,
+    /// An array.
     Array(ArrayForm),
     /// An unsupported encoding, and the reason.
     Unread(String),
@@ -32,7 +36,7 @@ pub(crate) enum Encoding {
 
 /// The encoding of an array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ArrayForm {
+pub enum ArrayForm {
     /// Only the elements, with their type and optionally the shape; without a shape, the array has one dimension.
     Plain(String, Option<Vec<u64>>),
     /// Only the elements, with their type; any number of rows of this shape.
@@ -45,8 +49,6 @@ pub(crate) enum ArrayForm {
     /// As LitData writes PyTorch tensors: the same with other type numbers, and big-endian.
     LitTensor,
 }
-
-const BOOL: &str = DType::Bool.name();
 
 /// The number types, which have NumPy's names.
 const TYPES: [DType; 12] = [
@@ -65,7 +67,7 @@ const TYPES: [DType; 12] = [
 ];
 
 /// Finds a type by its name.
-pub(crate) fn dtype(name: &str) -> Option<DType> {
+pub fn dtype(name: &str) -> Option<DType> {
     TYPES.into_iter().find(|dtype| dtype.name() == name)
 }
 
@@ -88,7 +90,7 @@ fn mosaic_dtype(code: u8) -> Option<DType> {
 }
 
 /// Finds a type by LitData's number for NumPy types.
-pub(crate) fn lit_dtype(code: u32) -> Option<DType> {
+pub fn lit_dtype(code: u32) -> Option<DType> {
     let types = [
         DType::I8,
         DType::I16,
@@ -106,7 +108,7 @@ pub(crate) fn lit_dtype(code: u32) -> Option<DType> {
 }
 
 /// Finds a type by LitData's number for PyTorch types.
-pub(crate) fn lit_tensor_dtype(code: u32) -> Option<DType> {
+pub fn lit_tensor_dtype(code: u32) -> Option<DType> {
     Some(match code {
         0 | 1 => DType::F32,
         2 | 3 => DType::F64,
@@ -121,15 +123,18 @@ pub(crate) fn lit_tensor_dtype(code: u32) -> Option<DType> {
     })
 }
 
+/// The value of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Number {
+pub enum Number {
+    /// Any integer type, and booleans as 0 and 1.
     Integer(i64),
+    /// Any float type.
     Float(f64),
 }
 
 /// # Errors
 /// The bytes are not exactly one element.
-pub(super) fn check_length(dtype: DType, bytes: &[u8]) -> Result<(), String> {
+pub fn check_length(dtype: DType, bytes: &[u8]) -> Result<(), String> {
     let (name, size) = (dtype.name(), dtype.size_bytes());
     match bytes.len() as u64 == size {
         true => Ok(()),
@@ -139,61 +144,15 @@ pub(super) fn check_length(dtype: DType, bytes: &[u8]) -> Result<(), String> {
 
 impl Encoding {
     /// The name of the type of an array's elements.
-    pub(crate) fn element(&self) -> Option<&str> {
+    pub fn element(&self) -> Option<&str> {
         match self {
             Self::Array(ArrayForm::Plain(name, _) | ArrayForm::Rows(name, _)) => Some(name),
             _ => None,
         }
     }
 
-    /// The form of a field if the configuration sets none.
-    pub(super) fn usual_form(&self) -> Option<Form> {
-        Some(match self {
-            Self::Bytes => Form::Bytes,
-            Self::Text | Self::Json | Self::Nested => Form::Text,
-            Self::Image => Form::Image,
-            Self::Number(name) if name.starts_with("float") => Form::Float,
-            Self::Number(name) if name == BOOL => Form::Bool,
-            Self::Number(_) | Self::IntegerText => Form::Integer,
-            Self::FloatText => Form::Float,
-            Self::Array(_) => Form::Array,
-            Self::Unread(_) => return None,
-        })
-    }
-
-    /// Whether a value can be read in this form.
-    pub(super) fn can_be(&self, form: Form, has_key: bool) -> bool {
-        match self {
-            Self::Unread(_) => false,
-            Self::Json | Self::Nested | Self::Text | Self::Bytes if has_key => !form.is_of_bytes(),
-            _ if has_key => false,
-            Self::Bytes => true,
-            Self::Text | Self::IntegerText | Self::FloatText => !form.is_of_bytes(),
-            Self::Image => matches!(form, Form::Image | Form::Bytes),
-            Self::Json | Self::Nested => matches!(form, Form::Text | Form::Bytes),
-            Self::Number(name) => {
-                form == Form::Float
-                    || (form == Form::Integer && !name.starts_with("float"))
-                    || (form == Form::Bool && name == BOOL)
-            }
-            Self::Array(_) => form == Form::Array,
-        }
-    }
-
-    /// The type that a number keeps in a batch: floats of 16 and 32 bits, and booleans. `None`: it becomes an int64 or
-    /// a float64, as PyTorch's losses take labels.
-    pub(super) fn kept_type(&self, form: Form) -> Option<DType> {
-        let Self::Number(name) = self else { return None };
-        match (dtype(name)?, form) {
-            (kept @ (DType::F16 | DType::F32), Form::Float) | (kept @ DType::Bool, Form::Bool) => {
-                Some(kept)
-            }
-            _ => None,
-        }
-    }
-
     /// Reads a number of the named type.
-    pub(crate) fn number(name: &str, bytes: &[u8]) -> Result<Number, String> {
+    pub fn number(name: &str, bytes: &[u8]) -> Result<Number, String> {
         let dtype = dtype(name).ok_or("is of a type that is not read")?;
         check_length(dtype, bytes)?;
         let mut wide = [0; 8];
@@ -205,7 +164,7 @@ impl Encoding {
             DType::F32 => {
                 Number::Float(f64::from(f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]])))
             }
-            DType::F16 => Number::Float(f16_value(u16::from_le_bytes([wide[0], wide[1]]))),
+            DType::F16 => Number::Float(f64::from(f16::from_le_bytes([wide[0], wide[1]]))),
             DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
                 Number::Integer((unsigned << unused).cast_signed() >> unused)
             }
@@ -216,7 +175,7 @@ impl Encoding {
     }
 
     /// One encoding of each kind, for fuzzers.
-    pub(super) fn for_fuzzing() -> Vec<Self> {
+    pub fn for_fuzzing() -> Vec<Self> {
         let mut all = vec![
             Self::Bytes,
             Self::Text,
@@ -246,7 +205,7 @@ impl ArrayForm {
     ///
     /// # Errors
     /// The header is cut off or has an unsupported type, or the length does not match the shape.
-    pub(crate) fn read<'a>(&self, bytes: &'a [u8]) -> Result<ArrayValue<'a>, Defect> {
+    pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<ArrayValue<'a>, Defect> {
         let mut rest = bytes;
         let (dtype, shape) = match self {
             Self::Plain(name, shape) => {

@@ -3,10 +3,8 @@
 use serde_json::Value;
 
 use super::flatbuffer::{Broken, Table};
-use crate::records::{ArrayForm, Encoding};
-use crate::tables::{
-    Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn,
-};
+use crate::{ArrayForm, Encoding};
+use crate::{Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
 
 /// The maximum nesting of fields.
 const MAX_DEPTH: usize = 32;

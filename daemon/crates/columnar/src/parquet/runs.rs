@@ -1,7 +1,7 @@
 //! Run-length encoded values of rows. A column with one value takes a few bytes of a file for any number of rows, so
 //! memory must not depend on the rows.
 
-use crate::tables::Cell;
+use crate::Cell;
 
 /// The limit on values in memory is exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::cell::{Cell as Counter, RefCell};
 use std::rc::Rc;
 
-use crate::tables::{Cell, PackedCell};
+use crate::{Cell, PackedCell};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::{Bytes, MAX_PART_BYTES, Window};
 use forebay_storage::codec::Codec;

@@ -1,26 +1,27 @@
-//! Entry points for fuzzers.
+//! Reads whole files in memory, for fuzzers and tests.
 
 use std::ops::ControlFlow;
 
-use super::{Cell, PackedCell, Reads, TableColumn, TableFormat};
+use crate::arrow;
+use crate::{Cell, PackedCell, Reader, Reads, TableColumn};
 use forebay_index::window::InMemory;
 
 /// Reads all columns of a table in memory. Gives its columns and rows.
 ///
 /// # Errors
 /// Describes the fault of the table.
-pub(crate) fn read_in_memory(
-    format: &TableFormat,
+pub fn read_in_memory(
+    reader: &Reader,
     table: &[u8],
 ) -> Result<(Vec<TableColumn>, Vec<Vec<Cell>>), String> {
     let file = InMemory(table);
-    let columns = (format.columns)(&file).map_err(|error| error.to_string())?;
+    let columns = (reader.columns)(&file).map_err(|error| error.to_string())?;
     let places: Vec<usize> = (0..columns.len().min(64)).collect();
     let mut rows = Vec::new();
     // The number of rows is limited, because few bytes can announce many empty rows. The window is small, so that parts
     // cross its ends.
     let reads = Reads { piece: 24, is_local: true };
-    (format.rows)(&file, &places, reads, &mut |_, cells: &[Cell]| {
+    (reader.rows)(&file, &places, reads, &mut |_, cells: &[Cell]| {
         rows.push(cells.to_vec());
         Ok(if rows.len() < 1000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })
@@ -28,12 +29,27 @@ pub(crate) fn read_in_memory(
     Ok((columns, rows))
 }
 
+/// The end of each message of an Arrow stream.
+///
+/// # Panics
+/// If it is damaged.
+#[must_use]
+pub fn message_ends(stream: &[u8]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let walked = arrow::walk(&InMemory(stream), 64, |message, _| {
+        ends.push(usize::try_from(message.body.0 + message.body.1).unwrap_or(usize::MAX));
+        Ok(ControlFlow::Continue(()))
+    });
+    walked.unwrap_or_else(|error| panic!("{error}"));
+    ends
+}
+
 /// Reads a table as [`read_in_memory`] does.
 ///
 /// # Panics
 /// If a value's range is not in the table.
-pub(crate) fn read_for_fuzzing(format: &TableFormat, table: &[u8]) {
-    let Ok((_, rows)) = read_in_memory(format, table) else { return };
+pub fn read_for_fuzzing(reader: &Reader, table: &[u8]) {
+    let Ok((_, rows)) = read_in_memory(reader, table) else { return };
     for cell in rows.iter().flatten() {
         match cell {
             Cell::At { offset, length } => {

@@ -8,7 +8,7 @@ use super::delta::{bytes_of_lengths, read, read_lengths};
 use super::footer::{BYTE_ARRAY, FIXED};
 use super::pages::{KEPT_VALUE_BYTES, Pages, REWRITE, Source};
 use super::runs::Runs;
-use crate::tables::Cell;
+use crate::Cell;
 use forebay_dataset::error::DatasetError;
 
 const DELTA_BINARY_PACKED: i64 = 5;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::flatbuffer::{Broken, Table};
 use super::packed::{Budget, Buffer, Unpacked};
 use super::schema::{Field, Kind, Leaf, Schema, Step, Values};
-use crate::records::Encoding;
-use crate::tables::Cell;
+use crate::Cell;
+use crate::Encoding;
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::Window;
 
