@@ -152,7 +152,7 @@ impl Builder {
 
     /// Maps the ring by names in /dev/shm, for a process that cannot receive descriptors, from a daemon of `forebay serve` or
     /// `run` with `listen.named_segments = true`. Such a loader raises [`Error::DaemonLost`] when its daemon dies, and any
-    /// process of the user can open the ring while it attaches (docs/protocol.md, "Named segments"). Default: whether the
+    /// process of the user can open the ring while it attaches (docs/design/protocol-memory.md, "Named segments"). Default: whether the
     /// environment variable FOREBAY_NAMED_SEGMENTS is `1`.
     #[must_use]
     pub fn named_segments(mut self, named: bool) -> Self {

@@ -18,7 +18,7 @@
 //! A client that cannot receive descriptors sends `AttachNamed` instead of `Attach`, and the response `AttachedNamed`
 //! has the names of the segments ([`crate::segment::named`]).
 //!
-//! Monitoring ([`crate::observing`]) needs no session. docs/protocol.md describes the handshakes with a daemon that
+//! Monitoring ([`crate::observing`]) needs no session. docs/design/protocol-handshakes.md describes the handshakes with a daemon that
 //! replaces a dead one, and the changes of each version.
 
 use serde::{Deserialize, Serialize};

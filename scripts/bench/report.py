@@ -1,4 +1,4 @@
-"""What the programs print and write: tables, plain or in Markdown for docs/benchmarks.md; raw figures; plots."""
+"""What the programs print and write: tables, plain or in Markdown for docs/results/; raw figures; plots."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--cores", type=int, default=2, help="cores that every loader gets, with its trainer (2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all raw figures")
     parser.add_argument("--svg", type=Path, metavar="FILE", help=f"the plot (target/bench/{name}.svg)")
-    parser.add_argument("--markdown", action="store_true", help="print the section for docs/benchmarks.md")
+    parser.add_argument("--markdown", action="store_true", help="print the section for docs/results/")
     parser.add_argument("--skip-build", action="store_true", help="use the Forebay that an earlier run installed")
     parser.add_argument("--smoke", action="store_true", help="tiny data, one short run, with what this interpreter has")
 

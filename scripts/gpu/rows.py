@@ -85,7 +85,7 @@ def line(row: Row) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as a table in Markdown, which docs/gpu.md takes as it is."""
+    """The rows as a table in Markdown, which docs/guide/gpu.md takes as it is."""
 
     def cell(text: str) -> str:
         return " ".join(text.replace("|", "\\|").split()) or "–"

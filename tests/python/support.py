@@ -239,7 +239,7 @@ def started(command, address, **terms):
 
 def programs_of(page):
     """The Python programs of a page of the documentation."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / page).read_text(), re.DOTALL)
 
 
 def printed_by(program, **names):

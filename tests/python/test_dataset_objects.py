@@ -708,7 +708,7 @@ def test_the_programs_of_the_page_print_the_same_items(pictures, module):
 def test_every_argument_that_is_taken_is_in_the_table_of_the_page():
     from forebay._data_loader_arguments import ARGUMENTS
 
-    table = (ROOT / "docs/from-pytorch.md").read_text().partition("## Arguments")[2]
+    table = (ROOT / "docs/how-to/from-pytorch.md").read_text().partition("## Arguments")[2]
     assert [name for name in ARGUMENTS if f"`{name}" not in table and name != "transform"] == []
 
 

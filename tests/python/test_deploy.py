@@ -84,7 +84,7 @@ def test_the_side_cars_memory_holds_the_ring(manifest, tmp_path):
 
 
 def test_the_dashboard_asks_for_documented_names_and_labels_only():
-    table = (ROOT / "docs" / "metrics.md").read_text()
+    table = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(forebay_\w+)` \| (\w+) \|([^|]*)\|", table, re.MULTILINE)
     labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, _, cell in rows}
     for name, kind, _ in rows:
@@ -103,7 +103,7 @@ def test_the_dashboard_asks_for_documented_names_and_labels_only():
         names = re.findall(r"\bforebay_\w+", query)
         assert len(names) == 1, query
         [name] = names
-        assert name in labels, f"{name} is not in docs/metrics.md"
+        assert name in labels, f"{name} is not in docs/reference/metrics.md"
         asked.add(name)
         used = re.findall(r"(\w+)=~?\"", query) + re.findall(r"{{(\w+)}}", legend)
         assert set(used) <= labels[name] | {"instance"}, query

@@ -1,6 +1,6 @@
 """What scripts/gpu-check and scripts/gpu-pack do without a GPU: end with a clear line, pack, read traces, show rows.
 
-What they measure needs a GPU; docs/gpu.md has the last run on one.
+What they measure needs a GPU; docs/guide/gpu.md has the last run on one.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a worker of a Python stage has from the processes above it: what docs/python.md lists, and nothing else."""
+"""What a worker of a Python stage has from the processes above it: docs/guide/python-workers.md lists it all."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_worker_inherits_what_is_listed(config, tmp_path, monkeypatch):
     kinds = {re.sub(r"\[.*| \(.*", "", target) for target in descriptors.values()}
     assert kinds == {"/memfd:forebay-python", "socket:"}, descriptors
     # The trainer's own, secrets included, and what the list in the documentation sets.
-    listed = (ROOT / "docs" / "python.md").read_text()
+    listed = (ROOT / "docs" / "guide" / "python-workers.md").read_text()
     added = dict(re.findall(r"`([A-Z_]+)=(\w+)`", listed))
     assert added["OMP_NUM_THREADS"] == "1" and "PYTHONHASHSEED" in added
     # The readline library sets two variables behind Python's back, where something has imported it.

@@ -13,7 +13,7 @@ import forebay
 import pytest
 from support import PROGRAM, ROOT, config_of, free_port, run_program, wait_until, write_toml
 
-DOCUMENT = ROOT / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "reference" / "metrics.md"
 SAMPLE = re.compile(r'(\w+(?:\{(?:\w+="[^"]*",?)*\})?) (\S+)')
 
 

@@ -1,4 +1,4 @@
-"""Each example of docs/python.md with the library that it is for: the results, and the same bytes however it is run."""
+"""Each example of docs/guide/python-examples.md with its library: the results, and the same bytes however it is run."""
 
 import io
 import json
@@ -19,7 +19,7 @@ CLEAN = ["A grey cat", "two dogs fight", "", "a cat and two dogs"]
 
 def examples():
     """The blocks of the page's chapter, by their first line without `# `."""
-    page = (ROOT / "docs" / "python.md").read_text()
+    page = (ROOT / "docs" / "guide" / "python-examples.md").read_text()
     chapter = page.partition("\n## Examples\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
     return {re.split("[:,(]", block.splitlines()[0].removeprefix("# "))[0].strip(): block for block in blocks}

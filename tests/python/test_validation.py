@@ -1,4 +1,4 @@
-"""The claims of docs/validation.md."""
+"""The claims of docs/how-to/validation.md."""
 
 import forebay
 import pytest

@@ -130,7 +130,7 @@ typedef struct forebay_options {
     const char *state; /* a saved state to resume from (forebay_loader_state); NULL: epoch 0, sample 0 */
     int force;         /* not 0: accept a state of another stream */
 
-    /* This process's rank, counted from 0, and the number of ranks. `world_size` 0: the launcher's (docs/training.md,
+    /* This process's rank, counted from 0, and the number of ranks. `world_size` 0: the launcher's (docs/guide/ranks.md,
      * "Several ranks", lists them), else rank 0 of 1. */
     uint32_t rank;
     uint32_t world_size;

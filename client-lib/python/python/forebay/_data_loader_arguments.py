@@ -1,6 +1,6 @@
 """The arguments of ``torch.utils.data.DataLoader`` on a loader: their keys, or their replacements.
 
-One table, :data:`ARGUMENTS`; docs/from-pytorch.md documents it.
+One table, :data:`ARGUMENTS`; docs/how-to/from-pytorch.md documents it.
 """
 
 import sys

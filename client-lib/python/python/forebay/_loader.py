@@ -64,12 +64,12 @@ class Loader:
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
         force: accepts a ``state`` of another stream.
         compare_ranks: the ranks of a job check that they have the same data, configuration, world size and ``state``,
-            through the key-value store of ``torch.distributed`` where it is initialised (docs/training.md, "Several
+            through the key-value store of ``torch.distributed`` where it is initialised (docs/guide/ranks.md, "Several
             ranks"). Not a collective: a rank that creates no loader is awaited for a limited time. A string names a
             group of ranks with a separate stream. False skips the comparison, and that of :meth:`load_state_dict`.
         stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
             of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
-            processes (docs/python.md), so it must be defined at the top of a module or of the script.
+            processes (docs/guide/python.md), so it must be defined at the top of a module or of the script.
         preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
             and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
 
@@ -277,7 +277,8 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """The daemon's statistics, as ``forebay stats --json`` prints them, and this loader's under ``client``.
 
-        A Python stage has ``python``: the cost of its workers, and the function's hot spot (docs/python.md).
+        A Python stage has ``python``: the cost of its workers, and the function's hot spot
+        (docs/guide/python-workers.md).
 
         For batches on a GPU, ``upload`` describes the copies: ``path`` is ``registered`` (directly from the pinned
         ring), ``staged`` or ``pageable``, and ``reason`` is why it is not ``registered``.

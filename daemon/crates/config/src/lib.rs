@@ -1,7 +1,7 @@
 //! Builds a resolved [`Config`] from a TOML file, a dict and overrides.
 //!
 //! The crate `keys` builds a tree of values with their lines; `presets` and `overrides` merge trees, and `config` reads the
-//! result by tables of keys ([`keys!`](forebay_keys::keys)). The resolved configuration, docs/config.md and the JSON schema
+//! result by tables of keys ([`keys!`](forebay_keys::keys)). The resolved configuration, docs/reference/config*.md and the JSON schema
 //! (`reference`) derive from the same tables. Formats and operations own the tables of their keys; this crate depends on
 //! none of them.
 

@@ -50,18 +50,18 @@ keys! {
         /// of several datasets: what messages and statistics call this one; unique
         pub name: DatasetName, "", absent("its place: `dataset0`, `dataset1`");
         /// an epoch holds each sample so many times, and of 2.5 half of them a third time; see
-        /// [Mixtures](training.md#mixtures)
+        /// [Mixtures](../guide/mixtures.md)
         pub repeat: Amount, "times an epoch", absent("1.0");
         /// instead of `repeat`: this dataset's share of `order.samples_per_epoch` relative to the other datasets' weights; a list
         /// such as `[3, { from = 2_000_000, weight = 1 }]` changes it at positions of the run; see
-        /// [Weights that change](training.md#weights-that-change)
+        /// [Weights that change](../guide/mixtures.md#weights-that-change)
         pub weight: Weight, "", absent("none");
-        /// the folder of samples, or its URL (see [storage.md](storage.md)); for `npy` also one file whose first axis is
-        /// the samples
+        /// the folder of samples, or its URL (see [Data behind a URL](../guide/storage.md)); for `npy` also one file
+        /// whose first axis is the samples
         pub path: DataPath, "", required;
         /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
-        /// `litdata`, `tfrecord`, `coco`, `arrow`, `parquet` or `tokens` (see [formats.md](formats.md)); `"auto"` takes the
-        /// one that reads most of the files at the path; `python` is set by `Loader(dataset)`
+        /// `litdata`, `tfrecord`, `coco`, `arrow`, `parquet` or `tokens` (see [Formats](formats.md)); `"auto"` takes
+        /// the one that reads most of the files at the path; `python` is set by `Loader(dataset)`
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path` or as `loader.paths()` gives it
         pub ids: LocalPath, "", absent("all samples");
@@ -72,13 +72,14 @@ keys! {
         /// a call to the storage that takes longer is given up and made again
         pub read_timeout: TimeSpan, "", default(Duration::from_secs(60));
         /// how long a storage that is away (any I/O error, a mount that is gone, reads that hang) is waited for, at start,
-        /// in the run and when a daemon is restarted; see [Outages](#outages)
+        /// in the run and when a daemon is restarted; see [Outages](../guide/outages.md)
         pub outage_timeout: TimeSpan, "", default(Duration::from_secs(30 * 60));
         /// the most memory that opening the datasets may take (a scan, the index), before the rings and rows exist; an
         /// opening that takes more ends
         pub opening_memory: SomeBytes, "bytes", absent("half of what the machine and its control groups have left, divided among the local ranks, at least 256 MiB; none at a restart");
-        /// `"auto"`: what decoding learns of JPEG files is stored next to the index, and makes later decodings faster; see
-        /// [tuning.md](tuning.md#the-jpeg-index). `"off"`: nothing is stored, and nothing stored earlier is used
+        /// `"auto"`: what decoding learns of JPEG files is stored next to the index, and makes later decodings faster;
+        /// see [The JPEG index](../guide/jpeg.md#the-jpeg-index). `"off"`: nothing is stored, and nothing stored
+        /// earlier is used
         pub jpeg_index: JpegIndexing, "", default(JpegIndexing::Auto);
         /// the most that this file grows to; never more than 2 % of the data that were read
         pub jpeg_index_bytes: ByteSize, "bytes", default(4 * GIBIBYTE);
@@ -116,7 +117,7 @@ keys! {
     #[derive(Default, Eq)]
     pub struct CacheConfig = "cache" {
         /// a folder on a fast disk, shared by all ranks, runs and streams of this user; see
-        /// [storage.md](storage.md#a-cache-on-disk)
+        /// [A cache on disk](../guide/storage.md#a-cache-on-disk)
         pub path: LocalPath, "", absent("nothing is kept");
         /// the maximal size of all entries
         pub size: SomeBytes, "bytes", absent("the size at the start and 75 % of what is free then");
@@ -151,7 +152,7 @@ keys! {
         pub seed: u64, "", default(0);
         /// an exact, global shuffle, another one each epoch; `false`: the dataset's own order; `"blocks"`: blocks of
         /// neighbours are permuted, and the samples of `blocks` of them at a time, where single samples are dear to read; see
-        /// [Blocks](training.md#shuffling-in-blocks)
+        /// [Blocks](../guide/shuffling.md)
         pub shuffle: Shuffle, "", default(Shuffle::Exact, "`true` (`imagenet-eval`: `false`)");
         /// with `shuffle = "blocks"`: the blocks whose samples are mixed with each other; more of them mix better and take
         /// more memory
@@ -159,10 +160,10 @@ keys! {
         /// the stream ends after so many
         pub epochs: AtLeastOne, "epochs", absent("endless");
         /// the length of an epoch where datasets have a `weight`, or samples have `weights`; with neither, the passes through
-        /// the dataset go on from epoch to epoch. See [Mixtures](training.md#mixtures)
+        /// the dataset go on from epoch to epoch. See [Mixtures](../guide/mixtures.md)
         pub samples_per_epoch: AtLeastOne, "samples", absent("each sample comes once");
         /// a `.npy` file of float32 or float64 with a weight for each sample, 0 or more: samples are drawn by weight, with
-        /// replacement; needs `samples_per_epoch`. See [Weighted draws](training.md#weighted-draws)
+        /// replacement; needs `samples_per_epoch`. See [Weighted draws](../guide/mixtures.md#weighted-draws)
         pub weights: LocalPath, "", absent("none");
     }
 }
@@ -293,9 +294,9 @@ keys! {
     pub struct CpuConfig = "cpu", check check_cpu {
         /// cores such as `"8-15"` or `"0,2,4-7"`; `"auto"`: this rank's share of the allowed cores
         pub cores: Cores, "", default(None);
-        /// what the whole daemon may use, for example `"40%"` of two cores: 0.8 CPU seconds a second; kept by the daemon
-        /// itself over windows of about 100 ms. The worker processes of [your own Python](python.md#where-its-time-goes) are
-        /// not in it: `workers` bounds them
+        /// what the whole daemon may use, for example `"40%"` of two cores: 0.8 CPU seconds a second; kept by the
+        /// daemon itself over windows of about 100 ms. The worker processes of [your own
+        /// Python](../guide/python-workers.md#where-its-time-goes) are not in it: `workers` bounds them
         pub limit: CpuLimit, "of the allowed cores' time", absent("none");
         /// scheduling class of the work threads; `"idle"`: they run only where nothing else is ready to
         pub policy: CpuPolicy, "", default(CpuPolicy::Idle);
@@ -337,10 +338,10 @@ keys! {
         /// clients at once; one whose ring does not fit `ring.memory` together with the others' is refused
         pub max_sessions: Sessions, "sessions", default(4);
         /// offers rings under names in `/dev/shm` to clients that cannot receive descriptors and ask for them; see
-        /// [protocol.md](protocol.md#named-segments) for what they give up
+        /// [Named segments](../design/protocol-memory.md#named-segments) for what they give up
         pub named_segments: bool, "", default(false);
         /// figures over HTTP: `/metrics` for Prometheus, a live page at `/`, `/healthz` and `/readyz`; port 0 is any
-        /// free one, which the log and `forebay stats --json` name; see [metrics.md](metrics.md)
+        /// free one, which the log and `forebay stats --json` name; see [Metrics over HTTP](metrics.md)
         pub metrics: Address, "", absent("none");
         /// who may read them: `"loopback"`: programs of this machine, so `listen.metrics` must be a loopback address;
         /// `"anywhere"`: all who reach the address, without a password

@@ -1,4 +1,4 @@
-//! Generates documentation of the keys: the tables of docs/config.md, and a JSON schema for editors.
+//! Generates documentation of the keys: the tables of docs/reference/config*.md, and a JSON schema for editors.
 //!
 //! Both are derived from the tables of this crate and of formats and operations. The text between the tables is written
 //! by hand.

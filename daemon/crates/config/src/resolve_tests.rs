@@ -30,7 +30,7 @@ fn three_lines_are_a_configuration() {
     assert_eq!(config.output[0].field, "image");
     assert_eq!(config.output[0].dtype, Some(DType::U8));
     assert_eq!(config.output[0].layout, Some(ImageLayout::Nchw));
-    // docs/config.md lists the other defaults; a test compares it with the tables.
+    // docs/reference/config*.md lists the other defaults; a test compares it with the tables.
     assert_eq!((config.ring.slots, config.ring.hold), (8, 6));
 }
 

@@ -47,7 +47,7 @@ keys! {
         /// each with `op` and its arguments; `[]` for none
         pub operations: Operations, "", default(Vec::new(), "required without `python`");
         /// the user's own function or class, `"module:name"`: it is called for each sample; see
-        /// [python.md](python.md)
+        /// [Your own Python as a stage](../guide/python.md)
         pub python: PythonTarget, "", absent("none");
         /// with `python`: keyword arguments of the class, or of each call of the function
         pub arguments: Arguments, "", absent("none");

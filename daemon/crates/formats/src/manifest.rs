@@ -44,7 +44,7 @@ const IN_FOLDERS: [&str; 5] =
 keys! {
     /// The keys of manifests.
     pub(super) struct ManifestKeys = "dataset", check check_keys {
-        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
         /// the folder or URL that the paths in the manifest start at
         pub(super) root: DataPath, "", absent("the manifest's folder");

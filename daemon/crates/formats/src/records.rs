@@ -48,7 +48,7 @@ use forebay_storage::location::{
 keys! {
     /// The keys of formats whose samples have named columns.
     pub(super) struct RecordKeys = "dataset", check check_keys {
-        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
     }
 }

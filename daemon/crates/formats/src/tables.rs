@@ -34,7 +34,7 @@ use forebay_storage::location::{
 keys! {
     /// The keys of formats whose samples are rows of columns.
     pub(super) struct TableKeys = "dataset", check check_keys {
-        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
     }
 }

@@ -41,7 +41,7 @@ const RECORDS_PER_CHECK: u64 = 4096;
 keys! {
     /// The keys of TFRecords.
     pub(super) struct TfRecordKeys = "dataset", check check_keys {
-        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
     }
 }

@@ -51,7 +51,7 @@ const MAX_COLUMNS: usize = forebay_protocol::tensor::MAX_TENSORS;
 keys! {
     /// The keys of formats whose samples are made of named members or columns.
     pub(super) struct WebDatasetKeys = "dataset", check check_keys {
-        /// the fields and what each is made of; see [formats.md](formats.md#fields)
+        /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
     }
 }

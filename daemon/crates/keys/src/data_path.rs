@@ -47,7 +47,7 @@ kinds! {
         // The value is not repeated.
         secret_in(rest).map(|what| format!(
             " is a URL with {what}: a configuration is printed and saved, so credentials come from the environment or a \
-             profile instead; see docs/storage.md"
+             profile instead; see docs/guide/storage.md"
         ))
     }
     schema { "type": "string" }

@@ -2,7 +2,7 @@
 //!
 //! `parse` builds a tree of values with their lines, `expand` fills in environment variables, [`Section`] reads one
 //! table of the tree, and [`keys!`] declares the keys of a table once: reading with located errors, the resolved
-//! configuration, the reference in docs/config.md and the JSON schema derive from it. Formats, storages and operations
+//! configuration, the reference in docs/reference/config*.md and the JSON schema derive from it. Formats, storages and operations
 //! declare their keys with it; this crate depends on none of them.
 
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! The table of a section's keys: the single definition of each key's name, kind, unit, default and description.
 //!
 //! [`keys!`](crate::keys) declares a struct and its table at once. Reading, the resolved configuration, the reference
-//! in docs/config.md and the JSON schema all derive from it, in this crate and in those of formats and operations.
+//! in docs/reference/config*.md and the JSON schema all derive from it, in this crate and in those of formats and operations.
 
 use crate::error::ConfigError;
 use crate::kind::Kind;

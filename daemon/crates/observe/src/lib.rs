@@ -1,4 +1,4 @@
-//! Measurement: the clock, the metrics (named as in docs/design.md, section 10), the verdict, the recorder.
+//! Measurement: the clock, the metrics (named as in docs/design/measurements.md), the verdict, the recorder.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The tables of docs/config.md match the keys, every example matches the schema, and every example round-trips.
+//! The tables of docs/reference/config*.md match the keys, every example matches the schema, and every example round-trips.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,11 @@ use serde_json::Value;
 
 use super::reference;
 
-/// If set to `1`, the test writes the tables of docs/config.md instead of comparing them.
+/// If set to `1`, the test writes the tables of docs/reference/config*.md instead of comparing them.
 const REWRITE: &str = "FOREBAY_REWRITE_DOCS";
+
+/// Between the pages, while they are one text.
+const BREAK: &str = "\u{c}";
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -22,11 +25,19 @@ fn examples() -> Vec<PathBuf> {
 
 #[test]
 fn reference_tables_match_the_keys() {
-    let path = repository().join("docs/config.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let made = reference().markdown(&text).unwrap_or_else(|line| panic!("config.md lacks {line}"));
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(repository().join("docs/reference"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("config"))
+        .collect();
+    paths.sort();
+    let texts = paths.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    let text = texts.collect::<Vec<_>>().join(BREAK);
+    let made = reference().markdown(&text).unwrap_or_else(|line| panic!("no page has {line}"));
     if std::env::var_os(REWRITE).is_some() {
-        std::fs::write(&path, &made).unwrap();
+        for (path, page) in paths.iter().zip(made.split(BREAK)) {
+            std::fs::write(path, page).unwrap();
+        }
     }
     let stale = text.lines().zip(made.lines()).find(|(old, new)| old != new);
     assert!(made == text, "run this test with {REWRITE}=1; the first difference: {stale:?}");

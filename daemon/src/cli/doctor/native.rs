@@ -52,7 +52,7 @@ fn of_function(times: &FunctionTimes) -> Vec<Finding> {
             weight(together, times),
             "python",
             format!("steps of {place} that have a native equal take {share} together"),
-            format!("{moved}; docs/python.md, Native equals"),
+            format!("{moved}; docs/guide/python-examples.md, Native equals"),
         ));
     }
     found.extend(steps.iter().map(|(equal, spent)| of_step(equal, *spent, times)));

@@ -129,6 +129,6 @@ fn time_limits_of_clients_match_the_design() {
     let Host { patience, .. } = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
     let seconds = (patience.greeting.as_secs(), patience.sending.as_secs());
     assert_eq!(seconds, (10, 5));
-    let design = include_str!("../../../../../docs/design.md");
+    let design = include_str!("../../../../../docs/design/errors.md");
     assert!(design.contains("| a client's first frame, room in its socket | 10 s, 5 s |"));
 }

@@ -1,4 +1,4 @@
-//! An example format: `.bin` files of fixed-size records, each an array. docs/architecture.md explains it; only tests
+//! An example format: `.bin` files of fixed-size records, each an array. docs/design/architecture.md explains it; only tests
 //! have it in their registry.
 
 use forebay_keys::{AtLeastOne, ConfigError, keys};

@@ -59,7 +59,7 @@ keys! {
         /// the type of the tokens in raw `.bin` files; files with a header say their own
         pub dtype: DType, "", default(DType::U16);
         /// what a row is: a fixed part of a file, a fixed part of all documents one after the other, or documents that fit
-        /// together; see [Tokens](#tokens)
+        /// together; see [Tokens](config-tokens.md)
         pub cut: Cut, "", default(Cut::Windows);
         /// the token that ends each document: where `.bin` and `.npy` files are cut into documents; it also fills what
         /// `pack` leaves free

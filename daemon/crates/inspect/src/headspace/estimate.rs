@@ -384,8 +384,8 @@ mod tests {
     #[test]
     fn bounds_are_the_same_in_rust_python_and_docs() {
         let python = include_str!("../../../../../client-lib/python/python/forebay/_headspace.py");
-        let design = include_str!("../../../../../docs/design.md");
-        let tuning = include_str!("../../../../../docs/tuning.md");
+        let design = include_str!("../../../../../docs/design/measurements.md");
+        let tuning = include_str!("../../../../../docs/guide/headspace.md");
         for (text, words) in [
             (
                 python,

@@ -1,4 +1,4 @@
-//! A report as Prometheus' families. `docs/metrics.md` lists them; a test compares the two.
+//! A report as Prometheus' families. `docs/reference/metrics.md` lists them; a test compares the two.
 //!
 //! All units are seconds and bytes. Everything that is counted is a counter since the start, so that readers can
 //! compute rates and shares over any window; states are gauges.

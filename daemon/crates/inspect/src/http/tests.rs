@@ -1,4 +1,4 @@
-//! Tests of the server over real sockets, with a simulated engine; and of its names against docs/metrics.md.
+//! Tests of the server over real sockets, with a simulated engine; and of its names against docs/reference/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -292,7 +292,7 @@ fn port_in_use_and_conflicting_addresses_are_reported_with_a_remedy() {
     let error =
         MetricsListener::bind(&[config(json!({ "metrics": taken }))]).unwrap_err().to_string();
     assert!(error.contains(&taken) && error.contains("choose another port, or port 0"), "{error}");
-    // As in docs/metrics.md.
+    // As in docs/reference/metrics.md.
     let port = first.address().port() / 10;
     let of_ranks = format!("\"127.0.0.1:{port}${{LOCAL_RANK:-0}}\"");
     assert!(error.contains(&of_ranks), "{of_ranks} in {error}");
@@ -310,7 +310,7 @@ fn port_in_use_and_conflicting_addresses_are_reported_with_a_remedy() {
 type Names = BTreeMap<String, (String, BTreeSet<String>)>;
 
 fn documented() -> Names {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/metrics.md");
     let text = std::fs::read_to_string(path).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `forebay_"));
     rows.map(|row| {

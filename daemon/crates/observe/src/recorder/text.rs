@@ -1,7 +1,7 @@
 //! Exports a recording in the Chrome trace event format, which Perfetto, chrome://tracing and PyTorch's profiler use.
 //!
 //! Times are microseconds since `baseTimeNanoseconds` of the Unix epoch. PyTorch's traces have the same base, so one file
-//! can contain our events and PyTorch's. docs/tracing.md describes the tracks.
+//! can contain our events and PyTorch's. docs/guide/tracing.md describes the tracks.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,8 @@ use forebay_config::{Concurrency, KeywordArguments, PythonTarget, WorkerDefaults
 use forebay_keys::{ByteSize, ConfigError, Keys, Section, TimeSpan};
 
 forebay_keys::keys! {
-    /// the user's own function or class, which is called with each batch; see [python.md](python.md#complete-batches)
+    /// the user's own function or class, which is called with each batch; see [Complete
+    /// batches](../guide/python.md#complete-batches)
     pub(crate) struct Arguments = "python" {
         /// `"module:name"`
         pub call: PythonTarget, "", required;
