@@ -32,6 +32,8 @@ const USUAL_BATCH: u32 = 256;
 const SMALL_BATCH: u32 = 32;
 /// The minimum number of batches in an epoch if it has as many samples.
 const MIN_BATCHES: u64 = 4;
+/// At most one in so many samples is left out of an epoch by a large batch.
+const LEFT_OUT_ONE_IN: u64 = 20;
 const USUAL_SLOTS: u16 = 8;
 const FEW_SLOTS: u16 = 4;
 /// The maximum size of a proposed ring.
@@ -282,6 +284,10 @@ impl Sizes {
         while batch > 1 && u64::from(batch) * MIN_BATCHES > samples {
             batch /= 2;
         }
+        // `batch.last = "drop"` leaves out what does not fill a batch.
+        while batch > SMALL_BATCH && samples % u64::from(batch) * LEFT_OUT_ONE_IN > samples {
+            batch /= 2;
+        }
         Self { batch, slots: USUAL_SLOTS }
     }
 
@@ -431,5 +437,18 @@ fn write_configuration(output: &Path, text: &str, replace: bool) -> anyhow::Resu
             Err(already_exists(output))
         }
         written => written.with_context(|| format!("writing {}", output.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sizes;
+
+    #[test]
+    fn a_batch_leaves_out_few_samples_of_an_epoch() {
+        let of = [(3, 1), (150, 32), (1_500, 64), (4_000, 256), (1_281_167, 256), (u64::MAX, 256)];
+        for (samples, batch) in of {
+            assert_eq!(Sizes::usual(samples).batch, batch, "{samples}");
+        }
     }
 }

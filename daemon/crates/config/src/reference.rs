@@ -159,10 +159,25 @@ fn row(path: &str, key: &Key, words: &str) -> String {
     format!("| `{path}` | {} | {unit}| {} | {words} |\n", key.kind, key.default_words())
 }
 
+/// Keeps the texts of Markdown's links, which lead nowhere in an editor.
+fn without_links(words: &str) -> String {
+    let mut rest = words;
+    let mut text = String::new();
+    while let Some(middle) = rest.find("](")
+        && let Some(start) = rest[..middle].rfind('[')
+        && let Some(end) = rest[middle..].find(')')
+    {
+        text.push_str(&rest[..start]);
+        text.push_str(&rest[start + 1..middle]);
+        rest = &rest[middle + end + 1..];
+    }
+    text + rest
+}
+
 fn properties(table: &Table) -> Map<String, Json> {
     let property = |key: &Key| {
         let mut schema = or_variable((key.schema)());
-        schema["description"] = key.words.into();
+        schema["description"] = without_links(key.words).into();
         if let Some(default) = key
             .default_value()
             .filter(|_| !matches!(key.default, KeyDefault::Value(_, words) if !words.is_empty()))
@@ -199,7 +214,7 @@ fn or_variable(mut schema: Json) -> Json {
 /// No key is required here: a preset or an override may have it.
 fn object(table: &Table, properties: Map<String, Json>) -> Json {
     json!({
-        "description": table.words,
+        "description": without_links(table.words),
         "type": "object",
         "properties": properties,
         "additionalProperties": false,

@@ -221,12 +221,22 @@ impl Headspace {
             text.push_str(&format!(", {saved} of the remaining {all}"));
         }
         if self.worth != "no" && self.clear {
-            text.push_str(&format!(
-                "; of the {}, {} are waiting for the next batch and {} the loader slowing the step down",
-                time(self.wait_seconds + self.disturbance_seconds),
-                time(self.wait_seconds),
-                time(self.disturbance_seconds)
-            ));
+            let (wait, disturbance) = (self.wait_seconds, self.disturbance_seconds);
+            let all = wait + disturbance;
+            text += &match () {
+                () if disturbance < all / 100.0 => {
+                    "; all of it is waiting for the next batch".to_owned()
+                }
+                () if wait < all / 100.0 => {
+                    "; all of it is the loader slowing the step down".to_owned()
+                }
+                () => format!(
+                    "; of the {}, {} are waiting for the next batch and {} the loader slowing the step down",
+                    time(all),
+                    time(wait),
+                    time(disturbance)
+                ),
+            };
         }
         text
     }
