@@ -103,8 +103,20 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     return re.sub(r":(?:attr|class|exc|func|meth|mod):(?=<code>)", "", html)
 
 
+def of_site(match: re.Match[str]) -> str:
+    """A link of a page of the root, as it is from the site's root."""
+    sign, text, target = match.groups()
+    page = PAGES.get(target, target.removeprefix("docs/") if target.startswith("docs/") else "")
+    if not page.endswith(".md"):
+        copied.add(target)
+        return f"{sign}[{text}](source/{target}.txt)"
+    place = re.sub(r"README\.md$", "index.md", page)
+    return f"{sign}[{text}]({place.removesuffix('.md')}.html)"
+
+
 def on_post_build(config: Any) -> None:
-    """Copies the files of the repository that pages link to."""
+    """Copies llms.txt, with the site's addresses, and the files of the repository that pages link to."""
+    (Path(config.site_dir) / "llms.txt").write_text(LINK.sub(of_site, (ROOT / "llms.txt").read_text()))
     for place in sorted(copied):
         target = Path(config.site_dir) / "source" / f"{place}.txt"
         target.parent.mkdir(parents=True, exist_ok=True)
