@@ -1,7 +1,7 @@
 //! `litdata`: the chunks that LitData's `optimize` writes.
 //!
 //! A folder has an `index.json` that lists the chunks and the types of an item's leaves. This file parses the
-//! description and the type names. [`records`] reads chunks of records; chunks of [`rows`] are read as tables.
+//! description and the type names. [`records`](crate::records) reads chunks of records; chunks of [`rows`] are read as tables.
 
 pub(crate) mod nested;
 mod rows;
