@@ -460,7 +460,7 @@ mod tests {
         other.wait().unwrap();
     }
 
-    /// In a container without a session of its own, the kernel says 0 for every session.
+    /// Inside a PID namespace, the kernel reports 0 for a session that began outside it.
     #[test]
     fn sessions_that_began_outside_a_pid_namespace_are_compared() {
         const INSIDE: &str = "FOREBAY_TEST_INSIDE";

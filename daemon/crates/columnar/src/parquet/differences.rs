@@ -48,7 +48,7 @@ impl Pages<'_, '_> {
                 let bytes = self.bytes(source, 0, u64::MAX)?;
                 let width = self.number_bytes();
                 if count.checked_mul(width) != Some(bytes.len()) {
-                    return Err(self.fault("a page ends before its values do".to_owned()));
+                    return Err(self.cut_off());
                 }
                 let cell = |place: usize| {
                     let value: Vec<u8> =
@@ -87,10 +87,9 @@ impl Pages<'_, '_> {
         }
         let found = read_lengths(&head, count).map_err(|why| self.fault(why.to_owned()))?;
         let (lengths, mut at) = (found.0, (head.len() - found.1.len()) as u64);
-        let cut = |pages: &Self| pages.fault("a page ends before its values do".to_owned());
         for length in lengths {
             let end = at.checked_add(length).filter(|end| *end <= page_bytes);
-            let end = end.ok_or_else(|| cut(self))?;
+            let end = end.ok_or_else(|| self.cut_off())?;
             let cell = match source {
                 Source::File(start, _) => Cell::At { offset: start + at, length },
                 Source::Memory(bytes, place) => {
@@ -124,12 +123,11 @@ impl Pages<'_, '_> {
         let fail = |pages: &Self, why: &str| pages.fault(why.to_owned());
         let (prefixes, rest) = read_lengths(&bytes, count).map_err(|why| fail(self, why))?;
         let (lengths, mut rest) = read_lengths(rest, count).map_err(|why| fail(self, why))?;
-        let cut = "a page ends before its values do";
         let mut before = Vec::new();
         for (prefix, length) in prefixes.into_iter().zip(lengths) {
             let narrow = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
             let (own, behind) =
-                rest.split_at_checked(narrow(length)).ok_or_else(|| fail(self, cut))?;
+                rest.split_at_checked(narrow(length)).ok_or_else(|| self.cut_off())?;
             rest = behind;
             if narrow(prefix) > before.len() {
                 return Err(fail(self, "a value begins as more than the one before it has"));

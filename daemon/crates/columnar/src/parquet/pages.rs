@@ -145,6 +145,11 @@ impl Pages<'_, '_> {
         self.window.file.fault(format!("column {}: {reason}", self.leaf.column.column.name))
     }
 
+    /// The error for a page with fewer values than its header says.
+    pub(super) fn cut_off(&self) -> DatasetError {
+        self.fault("a page ends before its values do".to_owned())
+    }
+
     /// The error for unsupported values. If other columns can be read, the column is left out.
     pub(super) fn not_read(&mut self, reason: String) -> DatasetError {
         let error = self.fault(reason.clone());
@@ -454,13 +459,12 @@ impl Pages<'_, '_> {
         may_stay: bool,
         values: &mut Runs,
     ) -> Result<(), DatasetError> {
-        let cut = |pages: &Self| pages.fault("a page ends before its values do".to_owned());
         let width = match self.leaf.stored {
             BOOLEAN => {
                 let bytes = self.bytes(source, 0, u64::MAX)?;
                 let bit = |place: usize| Some(bytes.get(place / 8)? >> (place % 8) & 1);
                 for place in 0..count {
-                    let bit = bit(place).ok_or_else(|| cut(self))?;
+                    let bit = bit(place).ok_or_else(|| self.cut_off())?;
                     values.push(Cell::number(&[bit]), 1).map_err(|full| self.full(full))?;
                 }
                 return Ok(());
@@ -470,10 +474,10 @@ impl Pages<'_, '_> {
             BYTE_ARRAY => return self.chain(source, count, may_stay, values),
             _ => self.leaf.length,
         };
-        let all = width.checked_mul(count as u64).ok_or_else(|| cut(self))?;
+        let all = width.checked_mul(count as u64).ok_or_else(|| self.cut_off())?;
         if let (Source::File(start, end), true, 9..) = (source, may_stay, width) {
             if all > end - start {
-                return Err(cut(self));
+                return Err(self.cut_off());
             }
             let at = |place: u64| Cell::At { offset: start + place * width, length: width };
             let mut all = (0..count as u64).map(at);
@@ -483,7 +487,7 @@ impl Pages<'_, '_> {
             let width = usize::try_from(width).unwrap_or(usize::MAX);
             if width > KEPT_VALUE_BYTES {
                 if all > bytes.len() as u64 {
-                    return Err(cut(self));
+                    return Err(self.cut_off());
                 }
                 let mut all = (0..count).map(|value| place.cell(value * width, width));
                 return all
@@ -493,7 +497,7 @@ impl Pages<'_, '_> {
         }
         let bytes = self.bytes(source, 0, all)?;
         if bytes.len() as u64 != all || width == 0 {
-            return Err(cut(self));
+            return Err(self.cut_off());
         }
         let mut all = bytes.chunks_exact(usize::try_from(width).unwrap_or(1)).map(Cell::number);
         all.try_for_each(|cell| values.push(cell, 1)).map_err(|full| self.full(full))
@@ -507,20 +511,19 @@ impl Pages<'_, '_> {
         may_stay: bool,
         values: &mut Runs,
     ) -> Result<(), DatasetError> {
-        let cut = |pages: &Self| pages.fault("a page ends before its values do".to_owned());
         match source {
             Source::File(start, end) if may_stay => {
                 let is_long = (end - start) / (count as u64).max(1) > LONG_VALUE_BYTES;
                 let mut at = *start;
                 for _ in 0..count {
                     if end - at < 4 {
-                        return Err(cut(self));
+                        return Err(self.cut_off());
                     }
                     let window = if is_long { &mut *self.values } else { &mut *self.window };
                     let size = window.get(at, 4)?.first_chunk().copied().unwrap_or_default();
                     let length = u64::from(u32::from_le_bytes(size));
                     if length > end - at - 4 {
-                        return Err(cut(self));
+                        return Err(self.cut_off());
                     }
                     let cell = Cell::At { offset: at + 4, length };
                     values.push(cell, 1).map_err(|full| self.full(full))?;
@@ -539,11 +542,11 @@ impl Pages<'_, '_> {
                 let place = place.filter(|_| may_stay && self.is_bytes());
                 let mut rest = bytes;
                 for _ in 0..count {
-                    let (size, behind) = rest.split_first_chunk().ok_or_else(|| cut(self))?;
+                    let (size, behind) = rest.split_first_chunk().ok_or_else(|| self.cut_off())?;
                     let length = usize::try_from(u32::from_le_bytes(*size)).unwrap_or(usize::MAX);
                     let at = bytes.len() - behind.len();
                     let (value, behind) =
-                        behind.split_at_checked(length).ok_or_else(|| cut(self))?;
+                        behind.split_at_checked(length).ok_or_else(|| self.cut_off())?;
                     rest = behind;
                     let cell = match place.filter(|_| length > KEPT_VALUE_BYTES) {
                         Some(place) => place.cell(at, length),

@@ -307,6 +307,18 @@ mod tests {
     const REMAINING: Remaining = Remaining { steps: Some(36_000), steps_per_epoch: 3600 };
 
     #[test]
+    fn sum_of_one_part_is_not_divided() {
+        for (step, wait, part) in [
+            (0.2, 0.05, "; all of it is waiting for the next batch"),
+            (0.25, 0.0, "; all of it is the loader slowing the step down"),
+        ] {
+            let (with_data, free) = (stretch(step + wait, wait), stretch(0.2, 0.0));
+            let found = Headspace::of_replay(&with_data, &free, &with_data, REMAINING);
+            assert!(found.sentence.ends_with(part), "{}", found.sentence);
+        }
+    }
+
+    #[test]
     fn example_of_the_guide_is_worth_the_work() {
         let (before, free) = (stretch(0.2067, 0.020), stretch(0.1759, 0.0));
         let found = Headspace::of_replay(&before, &free, &stretch(0.2067, 0.020), REMAINING);
@@ -317,6 +329,9 @@ mod tests {
         assert!((found.hours_saved.unwrap() - 0.308).abs() < 1e-6);
         let words = "14.9 % less (± 0.0 %), 18 min of the remaining 2.1 h; of the";
         assert!(found.sentence.contains(words), "{}", found.sentence);
+        let parts =
+            "; of the 30.80 ms, 20.00 ms are waiting for the next batch and 10.80 ms the loader";
+        assert!(found.sentence.contains(parts), "{}", found.sentence);
         assert!(found.notes.is_empty());
     }
 
