@@ -171,22 +171,22 @@ def test_a_release_is_dry_run_without_building(project):
 def test_a_release_is_refused_with_changes_without_its_changelog_and_with_its_tag(project):
     folder, commit, dry_run = project
     (folder / "forgotten").write_text("")
-    status, told = dry_run()
-    assert (status, "the tree has changes" in told) == (1, True), told
+    status, stderr = dry_run()
+    assert (status, "the tree has changes" in stderr) == (1, True), stderr
     (folder / "forgotten").unlink()
     (folder / "CHANGELOG.md").write_text("# Changelog\n\n## [9.8.7] - unreleased\n")
     commit()
-    status, told = dry_run()
-    assert (status, "give it a date" in told, "the tree" in told) == (1, True, False), told
+    status, stderr = dry_run()
+    assert (status, "give it a date" in stderr, "the tree" in stderr) == (1, True, False), stderr
     (folder / "CHANGELOG.md").write_text("# Changelog\n\n## [9.8.70] - 2030-02-28\n")
     commit()
-    status, told = dry_run()
-    assert (status, 'no section "## [9.8.7]' in told) == (1, True), told
+    status, stderr = dry_run()
+    assert (status, 'no section "## [9.8.7]' in stderr) == (1, True), stderr
     (folder / "CHANGELOG.md").write_text("# Changelog\n\n## [9.8.7] - 2030-02-28\n")
     commit()
     run("git", "tag", "v9.8.7", cwd=folder)
-    status, told = dry_run()
-    assert (status, "the tag v9.8.7 exists" in told) == (1, True), told
+    status, stderr = dry_run()
+    assert (status, "the tag v9.8.7 exists" in stderr) == (1, True), stderr
 
 
 def test_bills_of_materials_name_what_the_notices_name(tmp_path):

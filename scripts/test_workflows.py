@@ -39,13 +39,13 @@ def test_actions_are_githubs_own_or_this_repositorys_and_pinned(file):
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 def test_what_a_workflow_runs_exists(file):
     made = yaml.safe_load(file.read_text())
-    told = [step["run"] for step in steps(made) if "run" in step]
+    commands = [step["run"] for step in steps(made) if "run" in step]
     for job in made["jobs"].values():
-        told += [
+        commands += [
             row["command"] for row in job.get("strategy", {}).get("matrix", {}).get("include", []) if "command" in row
         ]
-    programs = re.findall(r"(?:^|[\s$(])((?:scripts/|\.ci/)[\w-]+)", "\n".join(told))
-    assert programs or not told
+    programs = re.findall(r"(?:^|[\s$(])((?:scripts/|\.ci/)[\w-]+)", "\n".join(commands))
+    assert programs or not commands
     missing = [name for name in programs if not (ROOT / name).is_file()]
     assert missing == []
 

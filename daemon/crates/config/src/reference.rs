@@ -194,7 +194,7 @@ fn variable() -> Json {
     json!({ "type": "string", "pattern": r"\$\{" })
 }
 
-/// The schema of values of which some are words, or strings of a pattern: a variable may stand in their place.
+/// The schema of values of which some are words, or strings of a pattern: a variable may replace them.
 fn or_variable(mut schema: Json) -> Json {
     let has_form = |schema: &Json| schema.get("enum").is_some() || schema.get("pattern").is_some();
     if has_form(&schema) {

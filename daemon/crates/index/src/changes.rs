@@ -92,8 +92,8 @@ pub fn of_files<'i>(
             None => changes.added(|| path.to_vec()),
             Some(known) => {
                 // Files are compared by their times, objects by their tags.
-                let is_rewritten = known.changed_seconds != stamp.changed_seconds
-                    || known.changed_nanoseconds != stamp.changed_nanoseconds
+                let is_rewritten = known.modified_seconds != stamp.modified_seconds
+                    || known.modified_nanoseconds != stamp.modified_nanoseconds
                     || known.status_changed != stamp.status_changed;
                 let other = ObjectStamp { bytes: u64::MAX, tag: 0 };
                 let before = if is_rewritten { other } else { known.object() };
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn changes_list_the_first_names_and_count_all_files() {
-        let stamp = |bytes, tag, changed_seconds| FileStamp {
+        let stamp = |bytes, tag, modified_seconds| FileStamp {
             bytes,
             tag,
-            changed_seconds,
+            modified_seconds,
             ..FileStamp::default()
         };
         let names: Vec<String> = (0..9).map(|number| format!("{number}.tar")).collect();

@@ -100,7 +100,7 @@ impl RowDraft {
         starts.iter().for_each(|start| bytes.extend_from_slice(&start.to_le_bytes()));
         for (first, path_end, stamp) in manifests {
             let (seconds, nanoseconds) =
-                (stamp.changed_seconds.cast_unsigned(), u64::from(stamp.changed_nanoseconds));
+                (stamp.modified_seconds.cast_unsigned(), u64::from(stamp.modified_nanoseconds));
             let times = [seconds, nanoseconds, stamp.tag, stamp.status_changed];
             for number in [first, path_end as u64, stamp.bytes].into_iter().chain(times) {
                 bytes.extend_from_slice(&number.to_le_bytes());
@@ -211,8 +211,8 @@ impl RowIndex {
         let record = self.manifest(place)?;
         Some(FileStamp {
             bytes: u64_at(record, 16)?,
-            changed_seconds: u64_at(record, 24)?.cast_signed(),
-            changed_nanoseconds: u32::try_from(u64_at(record, 32)?).ok()?,
+            modified_seconds: u64_at(record, 24)?.cast_signed(),
+            modified_nanoseconds: u32::try_from(u64_at(record, 32)?).ok()?,
             tag: u64_at(record, 40)?,
             status_changed: u64_at(record, 48)?,
         })

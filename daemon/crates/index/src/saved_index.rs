@@ -321,7 +321,7 @@ fn is_unchanged(
         Err(error) if error.is_transient() => return Err(error.into()),
         Err(_) => return Ok(false),
     };
-    let is_settled = found.changed_seconds < read_at_seconds - CLOCK_TICK_SECONDS;
+    let is_settled = found.modified_seconds < read_at_seconds - CLOCK_TICK_SECONDS;
     Ok(known == found && is_settled)
 }
 

@@ -12,9 +12,9 @@ use crate::version::ObjectStamp;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectoryStamp {
     /// Last change of its entries, in seconds since 1970.
-    pub changed_seconds: i64,
+    pub modified_seconds: i64,
     /// The nanoseconds of that time.
-    pub changed_nanoseconds: u32,
+    pub modified_nanoseconds: u32,
     /// Device and inode, to detect loops of links.
     pub identity: (u64, u64),
 }

@@ -61,7 +61,7 @@ impl Objects {
     }
 
     fn stamp_of(bucket: &Bucket) -> DirectoryStamp {
-        DirectoryStamp { changed_nanoseconds: bucket.changes, ..DirectoryStamp::default() }
+        DirectoryStamp { modified_nanoseconds: bucket.changes, ..DirectoryStamp::default() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which version of a file is it: what a storage says ([`FileStatus`]), what an index stores ([`FileStamp`]), and what a
+//! Which version of a file it is: what a storage says ([`FileStatus`]), what an index stores ([`FileStamp`]), and what a
 //! request to an object storage asks for ([`ObjectStamp`]).
 
 use std::borrow::Cow;
@@ -64,9 +64,9 @@ pub struct FileStamp {
     /// The length in bytes.
     pub bytes: u64,
     /// When the bytes last changed, in seconds since 1970.
-    pub changed_seconds: i64,
+    pub modified_seconds: i64,
     /// The nanoseconds of that time.
-    pub changed_nanoseconds: u32,
+    pub modified_nanoseconds: u32,
     /// The status change time (ctime) in nanoseconds since 1970, which programs cannot set; 0: the file system does not
     /// record it.
     pub status_changed: u64,
@@ -80,7 +80,7 @@ impl FileStamp {
         let bytes = status.bytes;
         match &status.identity {
             ObjectIdentity::Inode {
-                modified: (changed_seconds, changed_nanoseconds),
+                modified: (modified_seconds, modified_nanoseconds),
                 changed,
                 ..
             } => {
@@ -90,8 +90,8 @@ impl FileStamp {
                 };
                 Self {
                     bytes,
-                    changed_seconds: *changed_seconds,
-                    changed_nanoseconds: *changed_nanoseconds,
+                    modified_seconds: *modified_seconds,
+                    modified_nanoseconds: *modified_nanoseconds,
                     status_changed: changed.map_or(0, number),
                     tag: 0,
                 }

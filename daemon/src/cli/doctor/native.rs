@@ -43,7 +43,7 @@ fn of_function(times: &FunctionTimes) -> Vec<Finding> {
         let share = share(together, times);
         let moved = match times.batch {
             None => format!(
-                "what the first steps do can move to a stage before `{}`, what the last ones do to one behind it",
+                "what the first steps do can move to a stage before `{}`, what the last ones do to one after it",
                 times.place
             ),
             Some(_) => "what is done to single samples can move to a stage".to_owned(),

@@ -419,8 +419,8 @@ fn is_unchanged(index: &FolderIndex, source: &dyn Directories, place: usize) -> 
     };
     let started = index.header().scan_started_seconds;
     source.stamp(path).is_ok_and(|stamp| {
-        stamp.changed_seconds == record.changed_seconds
-            && stamp.changed_nanoseconds == record.changed_nanoseconds
-            && stamp.changed_seconds < started - CLOCK_TICK_SECONDS
+        stamp.modified_seconds == record.modified_seconds
+            && stamp.modified_nanoseconds == record.modified_nanoseconds
+            && stamp.modified_seconds < started - CLOCK_TICK_SECONDS
     })
 }

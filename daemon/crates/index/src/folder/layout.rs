@@ -83,9 +83,9 @@ pub struct DirectoryRecord {
     /// The start of its path in the paths section.
     pub path_offset: u64,
     /// See `DirectoryStamp`.
-    pub changed_seconds: i64,
+    pub modified_seconds: i64,
     /// See `DirectoryStamp`.
-    pub changed_nanoseconds: u32,
+    pub modified_nanoseconds: u32,
     /// The label of its samples; 0 if there are no labels.
     pub label: u32,
 }
@@ -97,8 +97,8 @@ impl DirectoryRecord {
         bytes[8..16].copy_from_slice(&self.first_block.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.names_offset.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.path_offset.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.changed_seconds.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.changed_nanoseconds.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.modified_seconds.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.modified_nanoseconds.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.label.to_le_bytes());
         bytes
     }
@@ -113,8 +113,8 @@ impl DirectoryRecord {
             first_block: u64_at(bytes, 8)?,
             names_offset: u64_at(bytes, 16)?,
             path_offset: u64_at(bytes, 24)?,
-            changed_seconds: u64_at(bytes, 32)?.cast_signed(),
-            changed_nanoseconds: u32_at(bytes, 40)?,
+            modified_seconds: u64_at(bytes, 32)?.cast_signed(),
+            modified_nanoseconds: u32_at(bytes, 40)?,
             label: u32_at(bytes, 44)?,
         })
     }
@@ -263,8 +263,8 @@ pub fn lay_out(folder: &SelectedFolder, origin: &IndexOrigin) -> Vec<u8> {
 
     let mut record = DirectoryRecord::default();
     for directory in &folder.directories {
-        record.changed_seconds = directory.stamp.changed_seconds;
-        record.changed_nanoseconds = directory.stamp.changed_nanoseconds;
+        record.modified_seconds = directory.stamp.modified_seconds;
+        record.modified_nanoseconds = directory.stamp.modified_nanoseconds;
         record.label = folder.labels.get(directory.class as usize).copied().unwrap_or(0);
         bytes.extend_from_slice(&record.to_bytes());
         record.first_sample += directory.file_count;

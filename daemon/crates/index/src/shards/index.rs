@@ -400,13 +400,13 @@ impl SavedIndex for ShardIndex {
 
 impl Shard {
     fn write(self, bytes: &mut Vec<u8>) {
-        let FileStamp { changed_seconds, changed_nanoseconds, status_changed, tag, .. } =
+        let FileStamp { modified_seconds, modified_nanoseconds, status_changed, tag, .. } =
             self.stamp;
         for number in [self.first_sample, self.path_offset, self.names_offset, self.stamp.bytes] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(&changed_seconds.to_le_bytes());
-        bytes.extend_from_slice(&changed_nanoseconds.to_le_bytes());
+        bytes.extend_from_slice(&modified_seconds.to_le_bytes());
+        bytes.extend_from_slice(&modified_nanoseconds.to_le_bytes());
         bytes.extend_from_slice(&u32::from(self.is_listed).to_le_bytes());
         bytes.extend_from_slice(&tag.to_le_bytes());
         bytes.extend_from_slice(&status_changed.to_le_bytes());
@@ -415,8 +415,8 @@ impl Shard {
     fn read(record: &[u8]) -> Option<Self> {
         let stamp = FileStamp {
             bytes: u64_at(record, 24)?,
-            changed_seconds: u64_at(record, 32)?.cast_signed(),
-            changed_nanoseconds: u32_at(record, 40)?,
+            modified_seconds: u64_at(record, 32)?.cast_signed(),
+            modified_nanoseconds: u32_at(record, 40)?,
             tag: u64_at(record, 48)?,
             status_changed: u64_at(record, 56)?,
         };

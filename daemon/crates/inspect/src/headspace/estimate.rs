@@ -223,20 +223,18 @@ impl Headspace {
         if self.worth != "no" && self.clear {
             let (wait, disturbance) = (self.wait_seconds, self.disturbance_seconds);
             let all = wait + disturbance;
-            text += &match () {
-                () if disturbance < all / 100.0 => {
-                    "; all of it is waiting for the next batch".to_owned()
-                }
-                () if wait < all / 100.0 => {
-                    "; all of it is the loader slowing the step down".to_owned()
-                }
-                () => format!(
+            if disturbance < all / 100.0 {
+                text += "; all of it is waiting for the next batch";
+            } else if wait < all / 100.0 {
+                text += "; all of it is the loader slowing the step down";
+            } else {
+                text += &format!(
                     "; of the {}, {} are waiting for the next batch and {} the loader slowing the step down",
                     time(all),
                     time(wait),
                     time(disturbance)
-                ),
-            };
+                );
+            }
         }
         text
     }

@@ -49,8 +49,8 @@ fn file_type(status: &Stat) -> FileType {
 
 fn stamp_of(status: &Stat) -> DirectoryStamp {
     DirectoryStamp {
-        changed_seconds: status.st_mtime,
-        changed_nanoseconds: u32::try_from(status.st_mtime_nsec).unwrap_or(0),
+        modified_seconds: status.st_mtime,
+        modified_nanoseconds: u32::try_from(status.st_mtime_nsec).unwrap_or(0),
         identity: (status.st_dev, status.st_ino),
     }
 }

@@ -16,7 +16,7 @@ forebay_keys::keys! {
         pub workers: Concurrency, "processes", default(Concurrency::Auto);
         /// how long one call may run before its worker is replaced
         pub timeout: TimeSpan, "", absent("`\"60s\"`");
-        /// what a worker may hold of its own before it is replaced; not part of `ring.memory`
+        /// the memory that a worker may allocate before it is replaced; not part of `ring.memory`
         pub memory: ByteSize, "", absent("`\"2GiB\"`");
     }
 }
