@@ -142,6 +142,27 @@ fn a_configuration_that_is_there_stays_without_force_and_a_dash_prints_it_alone(
 }
 
 #[test]
+fn a_full_disk_leaves_no_part_of_a_configuration_and_keeps_the_old_one() {
+    let dir = TestDir::new();
+    data::images(&dir.path("photos"), 12, 3);
+    // Each write to a file fails.
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    let full = |arguments: &[&str]| {
+        let mut command = dir.command(Path::new("sh"));
+        command.args(["-c", script, "sh"]).arg(program::forebay()).args(["init", "photos"]);
+        program::run(command.args(arguments))
+    };
+    let refused = full(&[]);
+    assert!(refused.stderr.contains("writing train.toml: "), "{refused:?}");
+    assert!(!dir.path("train.toml").exists());
+    std::fs::write(dir.path("train.toml"), "mine").unwrap();
+    let refused = full(&["--force"]);
+    assert!(refused.stderr.contains("writing train.toml: "), "{refused:?}");
+    assert_eq!(read(&dir, "train.toml"), "mine");
+    assert!(!dir.path("train.toml.new").exists());
+}
+
+#[test]
 fn what_is_no_dataset_is_refused_with_what_is_there() {
     let dir = TestDir::new();
     data::images(&dir.path("photos"), 12, 3);

@@ -4,7 +4,7 @@
 //! a ring that fit the memory. The plan uses the code of `check`, so the written configuration passes it. For a URL,
 //! keys of `[storage]` are given as arguments and written too; so are the keys that resolve ambiguous data.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -424,15 +424,31 @@ forebay.torch.Loader and forebay.jax.Loader give tensors and JAX arrays. Next:
     )
 }
 
+/// A configuration that is replaced stays whole if the new one cannot be written, and no part of a new one stays.
 fn write_configuration(output: &Path, text: &str, replace: bool) -> anyhow::Result<()> {
+    let old = replace.then(|| fs::canonicalize(output).ok()).flatten().filter(|old| old.is_file());
+    let target = old.as_ref().map_or_else(
+        || output.to_owned(),
+        |old| {
+            let mut new = old.clone().into_os_string();
+            new.push(".new");
+            PathBuf::from(new)
+        },
+    );
     let mut options = File::options();
     options.write(true);
     match replace {
         true => options.create(true).truncate(true),
         false => options.create_new(true),
     };
-    let written = options.open(output).and_then(|mut file| file.write_all(text.as_bytes()));
-    match written {
+    let written = options.open(&target).and_then(|mut file| {
+        let written = file.write_all(text.as_bytes());
+        if written.is_err() && target.is_file() {
+            let _ = fs::remove_file(&target);
+        }
+        written
+    });
+    match written.and_then(|()| old.map_or(Ok(()), |old| fs::rename(&target, old))) {
         Err(error) if !replace && error.kind() == ErrorKind::AlreadyExists => {
             Err(already_exists(output))
         }
