@@ -122,6 +122,32 @@ fn arrays_behind_a_url_are_those_on_disk_in_any_weather() {
     }
 }
 
+/// A web server's files have no length in the index, so the first response for one is all that is known of it.
+#[test]
+fn a_first_response_that_announces_more_than_it_sends_is_repeated() {
+    let dir = TestDir::new();
+    data::arrays(&dir.path("archives"), ArrayContainer::NpzFiles, 8);
+    let keys = "batch.size = 4";
+    let local = dir.path("archives");
+    let local = copying(&dir, "local.toml", local.to_str().unwrap(), "npz", keys);
+    let server = Server::of(&dir.path(""));
+    let keys = format!("{keys}\n{}", storage_keys(&server, "http"));
+    let remote = copying(&dir, "remote.toml", &server.url("http", "archives"), "npz", &keys);
+    let longer = Arc::new(AtomicU64::new(0));
+    server.set_weather({
+        let longer = Arc::clone(&longer);
+        move |request| {
+            let is_first = request.method == "GET" && request.path.ends_with("00000000.npz");
+            match is_first && longer.fetch_add(1, Ordering::Relaxed) == 0 {
+                true => Fault::Longer(9),
+                false => Fault::None,
+            }
+        }
+    });
+    assert_eq!(take_epoch(&mut attach(&remote)), take_epoch(&mut attach(&local)));
+    assert!(longer.load(Ordering::Relaxed) > 1);
+}
+
 #[test]
 fn a_state_goes_over_from_the_folder_to_the_bucket_and_back_and_nothing_is_listed_twice() {
     let twins = Twins::new("s3", "");

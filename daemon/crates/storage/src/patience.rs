@@ -335,7 +335,8 @@ impl<'a> Layer for PatientStorage<'a> {
         self.patience.retry("opening", path, || self.storage.open(files, location))
     }
 
-    /// A read that fails is restarted: for a URL, reading sends the request.
+    /// A read that fails is restarted: for a URL, reading sends the request. The file may be shorter now, which nobody
+    /// planned too little memory for: a server may have announced more than it sent.
     fn read_opened(
         &self,
         files: &dyn FileTable,
@@ -352,8 +353,8 @@ impl<'a> Layer for PatientStorage<'a> {
                 Some(opened) => opened,
                 None => self.storage.open(files, location)?,
             };
-            if opened.length_bytes != expected_bytes {
-                let found = "another length";
+            if opened.length_bytes > expected_bytes {
+                let found = "more";
                 return Err(StorageError::Changed { path: path(), expected_bytes, found });
             }
             self.storage.read_opened(files, opened, buffer)

@@ -160,11 +160,18 @@ impl Workers {
         }
     }
 
-    /// Live children other than workers; ended ones are reaped.
+    /// Live children other than workers; ended ones are reaped. The children of a child that ends between the reads of
+    /// two threads' lists move from one to the other unseen, so a list in which a child has ended is read again.
     fn inherited(&self) -> Vec<u32> {
-        let mut found = children_of(std::process::id());
-        found.retain(|child| !self.own.contains_key(child) && !has_ended(*child));
-        found
+        loop {
+            let mut found = children_of(std::process::id());
+            found.retain(|child| !self.own.contains_key(child));
+            let listed = found.len();
+            found.retain(|child| !has_ended(*child));
+            if found.len() == listed {
+                return found;
+            }
+        }
     }
 
     fn reap(&mut self) {

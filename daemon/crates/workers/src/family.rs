@@ -123,6 +123,7 @@ pub(crate) fn mark_of(process: u32) -> Option<String> {
 mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -162,6 +163,11 @@ mod tests {
         assert_eq!(children_of(shell.id()), [child]);
         assert_eq!(children_by_parent(shell.id()), [child]);
         assert!(with_descendants(std::process::id()).contains(&child));
+        // Between the shell's fork and the start of `sleep` the child has no environment for a moment.
+        let end = Instant::now() + Duration::from_secs(60);
+        while mark_of(child).is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert_eq!(mark_of(child).as_deref(), Some("7-1"));
         assert_eq!(mark_of(u32::MAX), None);
         Command::new("kill").arg(line.trim()).status().unwrap();
