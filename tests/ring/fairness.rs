@@ -1,12 +1,14 @@
 //! Clients of one daemon that take batches as fast as they come get equal shares of it, however many they are, whenever they
-//! attach and whatever their samples cost. Shares are counted, not times: a busy machine makes all of them slower alike.
+//! attach, whatever their samples cost and whatever others do: take few, seek, evaluate now and then. Shares are counted, not
+//! times: a busy machine makes all of them slower alike.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use forebay_client::Builder;
+use forebay_client::{Builder, Loader, Position};
 use forebay_tests::{Daemon, TestDir, data, wait_until};
 use serde_json::Value;
 
@@ -23,6 +25,26 @@ struct Client {
 
 impl Client {
     fn start(builder: Builder) -> Self {
+        Self::doing(builder, |_, _, _| {})
+    }
+
+    /// A client that takes a batch for every `others` batches of another one: less than its share.
+    fn slower(builder: Builder, other: &Self, others: u64) -> Self {
+        let other = Arc::clone(&other.taken);
+        let first = other.load(Ordering::Relaxed);
+        Self::doing(builder, move |_, taken, ends| {
+            let is_early = || other.load(Ordering::Relaxed) < first + taken * others;
+            while is_early() && !ends.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_micros(200));
+            }
+        })
+    }
+
+    /// `between` runs after each batch, with the number of batches so far and whether the client is to end.
+    fn doing(
+        builder: Builder,
+        mut between: impl FnMut(&mut Loader, u64, &AtomicBool) + Send + 'static,
+    ) -> Self {
         let (taken, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end) = (Arc::clone(&taken), Arc::clone(&ends));
         let run = move || {
@@ -30,7 +52,8 @@ impl Client {
             while !end.load(Ordering::Relaxed) {
                 loader.begin_epoch().unwrap();
                 while !end.load(Ordering::Relaxed) && loader.next_batch().unwrap().is_some() {
-                    count.fetch_add(1, Ordering::Relaxed);
+                    let taken = count.fetch_add(1, Ordering::Relaxed) + 1;
+                    between(&mut loader, taken, &end);
                 }
             }
         };
@@ -81,7 +104,7 @@ fn stage(milliseconds: f64) -> String {
 fn stream(dir: &TestDir, name: &str, milliseconds: f64, keys: &str) -> std::path::PathBuf {
     let folder = dir.path("data");
     data::stack(&folder, 4096);
-    let keys = format!("listen.max_sessions = 16\nring.slots = 4\n{keys}");
+    let keys = format!("listen.max_sessions = 16\nring.slots = 12\n{keys}");
     let text = data::staged_config(&folder, &keys, &stage(milliseconds));
     dir.config(&format!("{name}.toml"), &text)
 }
@@ -116,17 +139,82 @@ fn late_clients_get_the_shares_of_those_before_them() {
     assert_equal(&shares(&clients), "two of them late");
 }
 
-/// The time that the work threads have spent on a stream's rows.
-fn worked_seconds(stats: &Value, stream: usize) -> f64 {
-    let stages = stats["streams"][stream]["stages"].as_array().unwrap();
-    stages.last().unwrap()["busy_seconds"].as_f64().unwrap()
+/// Four take all they can get; the others take a batch for every two to six of these, so each needs less than its share.
+#[test]
+fn clients_that_need_less_than_their_share_get_it_beside_those_that_take_all() {
+    let dir = TestDir::new();
+    let daemon = serve(&dir, &[&stream(&dir, "train", 1.0, "")]);
+    let mut clients: Vec<Client> =
+        (0..4).map(|rank| Client::start(daemon.loader(rank, 16))).collect();
+    wait_until("the greedy have begun", || taken(&clients).iter().all(|taken| *taken >= 4));
+    for rank in 4..16 {
+        let others = 2 + u64::from(rank % 5);
+        clients.push(Client::slower(daemon.loader(rank, 16), &clients[0], others));
+    }
+    wait_until("all have begun", || taken(&clients).iter().all(|taken| *taken >= 2));
+    let shares = shares(&clients);
+    assert_equal(&shares[..4], "those that take all");
+    for (rank, share) in shares.iter().enumerate().skip(4) {
+        let wanted = shares[0] / (2 + rank as u64 % 5);
+        assert!(*share + 1 >= wanted * 9 / 10, "rank {rank} got {share} of {wanted}: {shares:?}");
+    }
 }
 
-/// Rows of one stream cost twenty times those of the other: both get the same time.
+/// Work that a seek discards counts as the seeker's.
+#[test]
+fn a_client_that_seeks_takes_nothing_from_the_others() {
+    let dir = TestDir::new();
+    let daemon = serve(&dir, &[&stream(&dir, "train", 1.0, "")]);
+    let mut clients: Vec<Client> =
+        (0..3).map(|rank| Client::start(daemon.loader(rank, 4))).collect();
+    clients.push(Client::doing(daemon.loader(3, 4), |loader, taken, _| {
+        if taken % 3 == 0 {
+            loader.seek(Position::default()).unwrap();
+        }
+    }));
+    wait_until("all have begun", || taken(&clients).iter().all(|taken| *taken >= 4));
+    let before = daemon.stats(&dir);
+    assert_equal(&shares(&clients)[..3], "those that do not seek");
+    let now = daemon.stats(&dir);
+    let times: Vec<f64> = (0..4).map(|rank| worked(&now, &before, "train", rank)).collect();
+    let mean = times[..3].iter().sum::<f64>() / 3.0;
+    assert!(times[3] <= EQUAL * mean, "the seeker had more: {times:?}");
+}
+
+/// What a client leaves of its share goes to the one that waits.
+#[test]
+fn training_gets_what_an_evaluation_beside_it_leaves() {
+    let dir = TestDir::new();
+    let configs = [stream(&dir, "train", 1.0, ""), stream(&dir, "val", 1.0, "")];
+    let daemon = serve(&dir, &configs.each_ref().map(|config| config.as_path()));
+    let train = Client::start(daemon.loader_of("train"));
+    wait_until("training has begun", || train.taken() >= 4);
+    let val = Client::slower(daemon.loader_of("val"), &train, 9);
+    wait_until("the evaluation has begun", || val.taken() >= 1);
+    let clients = [train, val];
+    let before = daemon.stats(&dir);
+    let shares = shares(&clients);
+    let now = daemon.stats(&dir);
+    assert!(shares[1] + 2 >= shares[0] / 9, "the evaluation waits: {shares:?}");
+    let [train, val] = ["train", "val"].map(|stream| worked(&now, &before, stream, 0));
+    assert!(train >= 0.8 * (train + val), "{train:.2} s of training, {val:.2} s of evaluation");
+}
+
+/// The time that work threads have spent for a rank of a stream.
+fn worked(now: &Value, before: &Value, stream: &str, rank: u64) -> f64 {
+    let seconds = |stats: &Value| {
+        let sessions = stats["sessions"].as_array().unwrap();
+        let is_it = |one: &&Value| one["stream"] == stream && one["rank"] == rank;
+        sessions.iter().find(is_it).unwrap()["work_seconds"].as_f64().unwrap()
+    };
+    seconds(now) - seconds(before)
+}
+
+/// Rows of one stream cost a hundred times those of the other: both get the same time.
 #[test]
 fn a_client_with_dear_samples_gets_the_time_of_one_with_cheap_ones() {
     let dir = TestDir::new();
-    let configs = [stream(&dir, "dear", 10.0, ""), stream(&dir, "cheap", 0.5, "")];
+    let configs = [stream(&dir, "dear", 20.0, ""), stream(&dir, "cheap", 0.2, "")];
     let daemon = serve(&dir, &configs.each_ref().map(|config| config.as_path()));
     let clients = ["dear", "cheap"].map(|name| Client::start(daemon.loader_of(name)));
     wait_until("both have begun", || taken(&clients).iter().all(|taken| *taken >= 4));
@@ -134,8 +222,7 @@ fn a_client_with_dear_samples_gets_the_time_of_one_with_cheap_ones() {
     let dear = clients[0].taken();
     wait_until("the dear one has some batches", || clients[0].taken() >= dear + 50);
     let now = daemon.stats(&dir);
-    let [dear, cheap] =
-        [0, 1].map(|stream| worked_seconds(&now, stream) - worked_seconds(&before, stream));
+    let [dear, cheap] = ["dear", "cheap"].map(|stream| worked(&now, &before, stream, 0));
     let ratio = dear.max(cheap) / dear.min(cheap);
     assert!(ratio <= EQUAL, "{dear:.2} s for dear rows, {cheap:.2} s for cheap ones");
 }

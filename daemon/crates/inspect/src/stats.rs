@@ -135,7 +135,7 @@ pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> 
 fn describe_session(session: &SessionReport) -> String {
     let mut text = format!(
         "\nsession {}: {} as rank {} of {}, {} batches taken of {} published; the trainer waited {} of {}\n  \
-         slots: {} free, {} filling, {} ready, {} leased\n",
+         work threads: {:.2} for it in the mean; slots: {} free, {} filling, {} ready, {} leased\n",
         session.session,
         session.stream,
         session.rank,
@@ -144,6 +144,7 @@ fn describe_session(session: &SessionReport) -> String {
         session.batches_published,
         time(session.wait_seconds),
         time(session.seconds),
+        session.window.as_ref().map_or(0.0, |window| window.work_threads),
         session.slots_free,
         session.slots_filling,
         session.slots_ready,

@@ -295,6 +295,9 @@ pub struct SessionReport {
     pub batches_taken: u64,
     /// The client's total wait, as the client reports.
     pub wait_seconds: f64,
+    /// The time that work threads spent on its rows and batches: on a core, or asleep in an operation.
+    #[serde(default)]
+    pub work_seconds: f64,
     /// The number of free slots.
     pub slots_free: u64,
     /// The number of slots being written.
@@ -362,6 +365,9 @@ pub struct WindowReport {
     pub batches_per_second: f64,
     /// The rate at which samples left the stream's last stage, for all of its sessions.
     pub samples_per_second: f64,
+    /// The mean number of work threads that worked for the session.
+    #[serde(default)]
+    pub work_threads: f64,
     /// The mean number of cores that the daemon used.
     pub cpu_cores: f64,
     /// The mean number of cores that the processes with the user's Python functions used in addition.

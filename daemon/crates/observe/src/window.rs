@@ -109,6 +109,7 @@ impl WindowReport {
                 .iter()
                 .rfind(|stage| !stage.is_of_batches)
                 .map_or(0.0, |stage| stage.tasks_per_second),
+            work_threads: per_second(session.work_seconds),
             cpu_cores: per_second(report.cpu_seconds),
             python_cores: per_second(report.python_cpu_seconds),
             stages,
@@ -122,6 +123,7 @@ impl WindowReport {
 pub(super) fn subtract_session(session: &mut SessionReport, before: &SessionReport) {
     session.seconds -= before.seconds;
     session.wait_seconds = (session.wait_seconds - before.wait_seconds).max(0.0);
+    session.work_seconds = (session.work_seconds - before.work_seconds).max(0.0);
     session.put_wait_seconds = (session.put_wait_seconds - before.put_wait_seconds).max(0.0);
     session.batches_published -= before.batches_published.min(session.batches_published);
     session.batches_taken -= before.batches_taken.min(session.batches_taken);

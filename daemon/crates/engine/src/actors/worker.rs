@@ -74,7 +74,9 @@ impl Worker {
                         Claim::Batch { slot } => self.finish(&session, slot, start),
                     }
                     idle_since = self.shared.clock.now();
-                    session.turn.end(expected, idle_since - start);
+                    // Other processes that take the core do not use up the session's share.
+                    let without_core = self.meter.take_without_core();
+                    session.turn.end(expected, (idle_since - start).saturating_sub(without_core));
                 }
                 None => self.sleep(),
             }

@@ -274,6 +274,7 @@ fn report_session(session: &Session) -> SessionReport {
         batches_published,
         batches_taken,
         wait_seconds: waited.as_secs_f64(),
+        work_seconds: session.work.turn.worked().as_secs_f64(),
         slots_free: free,
         slots_filling: filling,
         slots_ready: ready,

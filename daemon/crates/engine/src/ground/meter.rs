@@ -1,5 +1,5 @@
-//! Splits a work thread's time, for its stage's metrics and the CPU budget: on a core, asleep within a row (in a
-//! `delay`, on a disk), or runnable without a core.
+//! Splits a work thread's time, for its stage's metrics, its session's share and the CPU budget: on a core, asleep within
+//! a row (in a `delay`, on a disk), or runnable without a core.
 //!
 //! A row that took only slightly longer than its CPU time did not sleep. For other rows the kernel reports how long the
 //! thread was runnable without a core; the rest beyond the CPU time is sleep.
@@ -34,6 +34,7 @@ pub(crate) struct Meter {
     rows: u32,
     wall: Duration,
     waits: Waits,
+    without_core: Duration,
 }
 
 impl Meter {
@@ -46,6 +47,7 @@ impl Meter {
             rows: 0,
             wall: Duration::ZERO,
             waits: Waits::start(),
+            without_core: Duration::ZERO,
         }
     }
 
@@ -72,9 +74,18 @@ impl Meter {
             let (rows, wall) = (self.rows, self.wall);
             let used = self.reading(now);
             budget.use_up(used);
-            stage.cost.add(rows, used, self.waits.asleep(wall, wall.saturating_sub(used)));
+            let gap = wall.saturating_sub(used);
+            let asleep = self.waits.asleep(wall, gap);
+            stage.cost.add(rows, used, asleep);
+            self.without_core += gap.saturating_sub(asleep);
             self.is_fresh = false;
         }
+    }
+
+    /// The time without a core in the rows since the last call, as far as it was read. A row that lost its core for long
+    /// is read at its end.
+    pub(crate) fn take_without_core(&mut self) -> Duration {
+        std::mem::take(&mut self.without_core)
     }
 
     /// Called after the thread had no row for a while: the next row is measured separately.

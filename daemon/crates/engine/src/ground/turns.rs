@@ -1,7 +1,8 @@
 //! The order of rows of several sessions: equal shares of the work threads' time, and within a session's share the rows
 //! that its trainer waits for first.
 //!
-//! Start-time fair queueing. Each session has a *virtual time*: the time that work threads have spent on its rows. The
+//! Start-time fair queueing. Each session has a *virtual time*: the time that work threads have spent on its rows, on a
+//! core or asleep in an operation, but not time in which a thread was runnable and other processes had its core. The
 //! session with the smallest virtual time goes first, so clients that take as much as possible get equal shares,
 //! whatever the cost of their rows, and a client that takes less than its share gets its rows before faster ones. The
 //! rest of its share goes to the others in equal parts.
@@ -46,6 +47,8 @@ pub(crate) struct Turns {
 pub(crate) struct Turn {
     /// The virtual time, in nanoseconds of work threads.
     used_ns: AtomicU64,
+    /// The time that work threads have spent, for the session's metrics.
+    worked_ns: AtomicU64,
     /// When the trainer would wait if nothing more were published, by the monotonic clock; 0 before its first batch.
     waits_at_ns: AtomicU64,
     /// Mean time between two batches that the trainer takes without waiting.
@@ -110,12 +113,18 @@ impl Turns {
 impl Turn {
     /// Called when the work has ended; `expected`: as passed to [`Turns::begin`].
     pub(crate) fn end(&self, expected: Duration, took: Duration) {
+        self.worked_ns.fetch_add(nanoseconds(took), Ordering::Relaxed);
         if took >= expected {
             self.charge(took - expected);
         } else {
             // Not less than was charged at the beginning.
             self.used_ns.fetch_sub(nanoseconds(expected - took), Ordering::Relaxed);
         }
+    }
+
+    /// The time that work threads have spent on its rows and batches, as in its virtual time.
+    pub(crate) fn worked(&self) -> Duration {
+        Duration::from_nanos(self.worked_ns.load(Ordering::Relaxed))
     }
 
     /// Charges the session for work threads' time.

@@ -350,6 +350,8 @@ fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
             => each(|session| count(session.batches_taken));
         "forebay_session_wait_seconds_total": "How long the trainer says it waited for data; its rate is the wait share."
             => each(|session| session.wait_seconds);
+        "forebay_session_work_seconds_total": "How long work threads worked for the session; its rate is a number of threads."
+            => each(|session| session.work_seconds);
         "forebay_session_epoch": "The epoch of the next batch to be opened."
             => each(|session| count(session.position.epoch));
         "forebay_session_epoch_samples": "How far into that epoch it begins, in samples over all ranks."

@@ -10,11 +10,11 @@ use ratatui::text::{Line, Span};
 use super::super::table::percent;
 use super::page::{Page, footed};
 use super::parts::{cut, grouped, left, right, ring_cells, styled, wrap};
-use super::snapshot::{Figures, Snapshot, slowest};
+use super::snapshot::{Figures, Session, Snapshot, slowest};
 use forebay_observe::format_bytes;
 
 /// The width of the fixed columns; the rest is divided between the stream's name and the ring.
-const FIXED_COLUMNS: usize = 63;
+const FIXED_COLUMNS: usize = 69;
 
 /// Draws the table; `selected` is the line that Enter opens.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshots: &[Snapshot], selected: usize) {
@@ -25,8 +25,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshots: &[Snapshot], se
     let title = format!(" forebay  {sessions} sessions of {} daemons", daemons.len());
     page.line(styled(left(&title, page.width()), Style::new().reversed()));
     let spare = page.width().saturating_sub(FIXED_COLUMNS);
-    let widths =
-        Widths { stream: (spare / 2).clamp(5, 24), ring: (spare - spare / 2).clamp(4, 32) };
+    let stream = (spare / 2).clamp(6, 24);
+    let widths = Widths { stream, ring: spare.saturating_sub(stream).clamp(4, 32) };
     page.line(styled(header(&widths), Style::new().dim()));
     let slow = slowest(snapshots);
     // The end of the table and the verdict stay visible, and so does the selected line.
@@ -66,12 +66,13 @@ struct Widths {
 
 fn header(widths: &Widths) -> String {
     format!(
-        " {:>4}  {}  {:>9}  {:>7}  {}  {:>9}  {:>9}  limit",
+        " {:>4}  {}  {:>9}  {:>7}  {}  {:>4}  {:>9}  {:>9}  limit",
         "rank",
         left("stream", widths.stream),
         "samples/s",
         "wait",
         left("ring", widths.ring),
+        "work",
         "CPU",
         "memory"
     )
@@ -101,7 +102,7 @@ fn row(
     let (cpu, memory) = if is_first_of_daemon { own(figures) } else { Default::default() };
     let Some(session) = &figures.session else {
         let text = format!(" {:>4}  {}", "–", left(&nothing(), widths.stream));
-        let middle = left("  no trainer", 2 + 9 + 2 + 7 + 2 + widths.ring);
+        let middle = left("  no trainer", 2 + 9 + 2 + 7 + 2 + widths.ring + 2 + 4);
         return Line::from(format!(
             "{text}{middle}  {cpu:>9}  {memory:>9}  {}",
             figures.verdict().limit
@@ -123,7 +124,9 @@ fn row(
     let taken: usize = cells.iter().map(Span::width).sum();
     spans.extend(cells);
     let pad = " ".repeat(widths.ring - taken.min(widths.ring));
-    spans.push(Span::raw(format!("{pad}  {cpu:>9}  {memory:>9}  {}", figures.verdict().limit)));
+    let work = session.work_threads();
+    let limit = &figures.verdict().limit;
+    spans.push(Span::raw(format!("{pad}  {work:>4.1}  {cpu:>9}  {memory:>9}  {limit}")));
     Line::from(spans)
 }
 
@@ -138,11 +141,12 @@ fn own(figures: &Figures) -> (String, String) {
 
 /// The sum over all daemons that respond.
 fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
-    let (mut rate, mut cpu, mut budget, mut bytes) = (0.0, 0.0, 0.0, 0);
+    let (mut rate, mut work, mut cpu, mut budget, mut bytes) = (0.0, 0.0, 0.0, 0.0, 0);
     let mut daemons = BTreeSet::new();
     for snapshot in snapshots.iter().filter(|snapshot| snapshot.lost.is_none()) {
         let Some(figures) = &snapshot.figures else { continue };
         rate += snapshot.session().map_or(0.0, |session| session.samples_per_second);
+        work += snapshot.session().map_or(0.0, Session::work_threads);
         if daemons.insert(snapshot.key.daemon) {
             cpu += figures.cpu_cores();
             budget += figures.cpu_budget_cores();
@@ -150,7 +154,7 @@ fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
         }
     }
     let text = format!(
-        " {}  {:>9}  {:>7}  {}  {:>9}  {:>9}",
+        " {}  {:>9}  {:>7}  {}  {work:>4.1}  {:>9}  {:>9}",
         left("together", 6 + widths.stream),
         grouped(rate),
         "",

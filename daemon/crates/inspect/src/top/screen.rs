@@ -39,6 +39,7 @@ const HELP: &[&str] = &[
     "                 input; low: it starves",
     "waits 12 %       the share of the trainer's time without data",
     "ring             █ ready  ▓ with the trainer  ░ filling  · free",
+    "work             work threads that work for the session",
     "◂                the slow rank",
 ];
 

@@ -199,6 +199,12 @@ impl Session {
         [one.slots_ready, one.slots_leased, one.slots_filling, one.slots_free]
     }
 
+    /// The mean number of work threads that worked for it.
+    pub(super) fn work_threads(&self) -> f64 {
+        let seconds = self.report.seconds;
+        if seconds > 0.0 { self.report.work_seconds / seconds } else { 0.0 }
+    }
+
     /// `None` if no batch was taken.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(super) fn step_seconds(&self) -> Option<f64> {

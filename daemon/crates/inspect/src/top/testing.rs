@@ -120,6 +120,7 @@ impl Script {
             batches_published: self.batches + 5,
             batches_taken: self.batches,
             wait_seconds: self.waited,
+            work_seconds: self.seconds * 1.25,
             slots_free: 1,
             slots_filling: 2,
             slots_ready: 3,
