@@ -186,11 +186,11 @@ impl<R: FileReader> Dataset for FileSamples<R> {
     }
 
     fn fingerprint(&self) -> [u8; 32] {
-        self.reader.fingerprint(self.index.header().fingerprint)
+        self.reader.fingerprint(self.index.file().fingerprint())
     }
 
     fn index(&self) -> Option<&IndexBytes> {
-        Some(self.index.bytes())
+        Some(self.index.file().bytes())
     }
 
     fn left_out(&self) -> Option<&str> {

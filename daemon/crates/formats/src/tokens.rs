@@ -151,7 +151,7 @@ fn fingerprint(files: &TokenFiles, keys: &TokenKeys, rows: &Rows, samples: u64) 
     keys.digest(&mut hasher, files.dtype);
     hasher.update(&samples.to_le_bytes());
     if let Rows::Documents(index) = rows {
-        hasher.update(index.digest());
+        hasher.update(&index.file().fingerprint());
     }
     *hasher.finalize().as_bytes()
 }
@@ -248,7 +248,7 @@ impl Dataset for Tokens {
         };
         let mut notes = vec![("tokens", format!("{tokens} of {dtype}{rest}"))];
         if let Rows::Documents(index) = &self.rows {
-            notes.push(("index", format!("{} bytes", index.bytes().len())));
+            notes.push(("index", format!("{} bytes", index.file().bytes().len())));
             if self.keys.cut == Cut::Pack {
                 let positions = index.rows.saturating_mul(self.keys.length).max(1);
                 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
@@ -268,7 +268,7 @@ impl Dataset for Tokens {
     fn index(&self) -> Option<&IndexBytes> {
         match &self.rows {
             Rows::Windows(_) => None,
-            Rows::Documents(index) => Some(index.bytes()),
+            Rows::Documents(index) => Some(index.file().bytes()),
         }
     }
 }

@@ -109,8 +109,8 @@ pub fn open_folder(
         report.warnings.extend(classes::empty_classes(&index, format.extensions));
     }
     report.samples = index.sample_count();
-    report.classes = index.header().classes;
-    report.bytes = index.size_bytes();
+    report.classes = index.classes().len() as u64;
+    report.bytes = index.file().bytes().len() as u64;
     report.path = index.is_mapped().then_some(task.place.path);
     report.seconds = started.elapsed().as_secs_f64();
     Ok((index, report))
@@ -168,15 +168,15 @@ fn open_previous(
     let Ok(index) = FolderIndex::open(bytes, format.extensions) else {
         return Ok(None);
     };
-    if index.header().identity != digest_identity(root, format) {
+    let [identity, options] = index.file().keys();
+    if identity != digest_identity(root, format) {
         return Err(DatasetError::KeptIndex { path: root.to_owned() });
     }
-    let header = index.header();
-    let place = IndexPlace::choose(config.index.as_deref(), &header.identity, &header.options);
+    let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
     let report = IndexReport {
         samples: index.sample_count(),
-        classes: index.header().classes,
-        bytes: index.size_bytes(),
+        classes: index.classes().len() as u64,
+        bytes: index.file().bytes().len() as u64,
         path: Some(place.path),
         seconds: started.elapsed().as_secs_f64(),
         reused: true,
@@ -257,7 +257,7 @@ fn load_at(
     format: FolderFormat,
 ) -> Result<Option<FolderIndex>, DatasetError> {
     let open = |bytes| FolderIndex::open(bytes, format.extensions);
-    place.load(identity, options, open, |index| [&index.header().identity, &index.header().options])
+    place.load(identity, options, open, |index| index.file().keys())
 }
 
 /// The inputs of opening one folder.
@@ -362,13 +362,11 @@ impl Task<'_> {
                 scanned.repeated
             ));
         }
-        let skipped = scanned.skipped.total();
         let selected = self.selection.apply(scanned, self.root, self.format)?;
         let origin = IndexOrigin {
             identity: self.identity,
             options: self.options,
             scan_started_seconds,
-            skipped,
             left_out: visible.left_out(),
         };
         Ok(FolderIndex::build(&selected, &origin, self.format.extensions))

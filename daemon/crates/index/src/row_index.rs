@@ -1,13 +1,10 @@
 //! The index of rows: the field cells of each row of manifests or tables, so that a sample is found without rereading
 //! the file that lists it. "Manifest" below means the file that contains a row.
 //!
-//! The format defines a cell's bytes: a value, a path, or the location of a value.
-//!
-//! All numbers are little endian. The common header of all indexes ([`layout`]), then:
+//! The format defines a cell's bytes: a value, a path, or the location of a value. The sections of the
+//! [file](crate::index_file):
 //!
 //! ```text
-//! header     144 samples u64   152 manifests u64   160 columns u64   168 start of the reading, seconds since 1970, i64
-//!            176 bytes of rows u64   184 bytes of paths u64   192 bytes of rules u64   200 zero to 256
 //! rows       concatenated: the line in the manifest, then for each column 0 (no value) or 1 + its length, and the
 //!            bytes; numbers in groups of 7 bits, lowest first, the highest bit set in all but the last
 //! starts     per row: its offset from the start of the rows, u64
@@ -23,26 +20,31 @@ use forebay_storage::version::{FileStamp, ObjectStamp};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::folder::layout::{self, HEADER_BYTES, LayoutFault, u64_at};
+use crate::index_file::{HEADER_BYTES, IndexDraft, IndexFile, Kind, LayoutFault, u64_at};
 use crate::saved_index::SavedIndex;
 use forebay_dataset::IndexBytes;
 use forebay_storage::location::{FileId, FileTable};
 
-const MAGIC: [u8; 8] = *b"FOREBMAN";
-
-/// Whether a file starts with the magic number of a row index.
-pub fn is_row_index(file: &File) -> bool {
-    let mut start = [0; MAGIC.len()];
-    file.read_exact_at(&mut start, 0).is_ok() && start == MAGIC
-}
-// 2: adds the status change time of each manifest.
-const VERSION: u32 = 2;
 const MANIFEST_BYTES: usize = 56;
+
+const ROWS: usize = 0;
+const STARTS: usize = 1;
+const MANIFESTS: usize = 2;
+const COLUMNS: usize = 3;
+const PATHS: usize = 4;
+const RULES: usize = 5;
+
+/// Whether a file starts as a row index does.
+pub fn is_row_index(file: &File) -> bool {
+    let mut start = [0; HEADER_BYTES];
+    file.read_exact_at(&mut start, 0).is_ok() && Kind::ROWS.begins(&start)
+}
 
 /// A row index under construction.
 #[derive(Debug)]
 pub struct RowDraft {
-    bytes: Vec<u8>,
+    /// The rows so far.
+    draft: IndexDraft,
     starts: Vec<u64>,
     manifests: Vec<(u64, usize, FileStamp)>,
     paths: Vec<u8>,
@@ -54,11 +56,10 @@ pub struct RowDraft {
 impl RowDraft {
     /// `keys`: the digests of the dataset and of its options.
     pub fn new(columns: usize, keys: [&[u8; 32]; 2], measure: fn(&[u8]) -> u64) -> Self {
-        let mut bytes = Vec::new();
-        layout::begin(&mut bytes, MAGIC, VERSION, keys);
+        let draft = IndexDraft::new(Kind::ROWS, keys, 0);
         let longest = vec![0; columns];
         let (starts, manifests, paths) = (Vec::new(), Vec::new(), Vec::new());
-        Self { bytes, starts, manifests, paths, longest, measure }
+        Self { draft, starts, manifests, paths, longest, measure }
     }
 
     /// Starts a manifest; the next rows belong to it.
@@ -74,79 +75,79 @@ impl RowDraft {
 
     /// Appends a row.
     pub fn add<'c>(&mut self, line: u64, cells: impl Iterator<Item = Option<&'c [u8]>>) {
-        self.starts.push((self.bytes.len() - HEADER_BYTES) as u64);
-        push_number(&mut self.bytes, line);
+        self.starts.push(self.draft.section_bytes() as u64);
+        let bytes = self.draft.bytes();
+        push_number(bytes, line);
         for (cell, longest) in cells.zip(&mut self.longest) {
-            push_cell(&mut self.bytes, cell);
+            push_cell(bytes, cell);
             *longest = (*longest).max(cell.map_or(0, self.measure));
         }
     }
 
     /// Lays out and seals the index.
     pub fn build(self, started_seconds: i64, rules: &str) -> Vec<u8> {
-        let Self { mut bytes, starts, manifests, paths, longest, .. } = self;
-        let rows_bytes = bytes.len() - HEADER_BYTES;
-        let numbers = [starts.len(), manifests.len(), longest.len()].map(|number| number as u64);
-        let sizes = [rows_bytes, paths.len(), rules.len()].map(|size| size as u64);
-        let numbers = [&numbers[..], &[started_seconds.cast_unsigned()], &sizes].concat();
-        layout::set_numbers(&mut bytes, &numbers);
-        bytes.reserve_exact(
-            starts.len() * 8
+        let Self { mut draft, starts, manifests, paths, longest, .. } = self;
+        let samples = starts.len() as u64;
+        draft.end_section();
+        draft.bytes().reserve_exact(
+            (starts.len() + longest.len()) * 8
                 + manifests.len() * MANIFEST_BYTES
-                + longest.len() * 8
                 + paths.len()
                 + rules.len(),
         );
-        starts.iter().for_each(|start| bytes.extend_from_slice(&start.to_le_bytes()));
+        draft.push_all(starts);
+        draft.end_section();
         for (first, path_end, stamp) in manifests {
             let (seconds, nanoseconds) =
                 (stamp.modified_seconds.cast_unsigned(), u64::from(stamp.modified_nanoseconds));
-            let times = [seconds, nanoseconds, stamp.tag, stamp.status_changed];
-            for number in [first, path_end as u64, stamp.bytes].into_iter().chain(times) {
-                bytes.extend_from_slice(&number.to_le_bytes());
-            }
+            draft.push_all([first, path_end as u64, stamp.bytes]);
+            draft.push_all([seconds, nanoseconds, stamp.tag, stamp.status_changed]);
         }
-        longest.iter().for_each(|longest| bytes.extend_from_slice(&longest.to_le_bytes()));
-        // Rows, paths and rules. Modification times are excluded: a copy elsewhere is the same dataset.
+        draft.end_section();
+        draft.push_all(longest);
+        draft.end_section();
+        draft.push(&paths);
+        draft.end_section();
+        draft.push(rules.as_bytes());
+        draft.end_section();
+        // Modification times are excluded: a copy elsewhere is the same dataset.
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"forebay manifest 1\0");
-        for part in [&bytes[HEADER_BYTES..HEADER_BYTES + rows_bytes], &paths, rules.as_bytes()] {
+        for part in [ROWS, PATHS, RULES].map(|section| draft.section(section)) {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
-        bytes.extend_from_slice(&paths);
-        bytes.extend_from_slice(rules.as_bytes());
-        layout::seal(&mut bytes, *hasher.finalize().as_bytes());
-        bytes
+        let fingerprint = *hasher.finalize().as_bytes();
+        draft.seal(samples, started_seconds, &[], fingerprint)
     }
 }
 
 /// The rows of all manifests.
 #[derive(Debug)]
 pub struct RowIndex {
-    bytes: IndexBytes,
-    samples: u64,
+    file: IndexFile,
     manifests: usize,
     columns: usize,
-    starts_start: usize,
-    manifests_start: usize,
-    columns_start: usize,
-    paths_start: usize,
-    rules_start: usize,
 }
 
 impl SavedIndex for RowIndex {
+    const RULES: usize = RULES;
+
     fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
-        layout::check_header(&bytes, MAGIC, VERSION)?;
-        Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
+        let file = IndexFile::open(bytes, Kind::ROWS)?;
+        let count = || {
+            let manifests = file.records(MANIFESTS, MANIFEST_BYTES)?;
+            let columns = file.records(COLUMNS, 8)?;
+            let is_whole = file.records(STARTS, 8)? as u64 == file.samples();
+            let is_text = std::str::from_utf8(file.section(RULES)).is_ok();
+            (is_whole && is_text && manifests > 0 && columns > 0).then_some((manifests, columns))
+        };
+        let (manifests, columns) = count().ok_or(LayoutFault::Damaged)?;
+        Ok(Self { file, manifests, columns })
     }
 
-    fn bytes(&self) -> &IndexBytes {
-        &self.bytes
-    }
-
-    fn samples(&self) -> u64 {
-        self.samples
+    fn file(&self) -> &IndexFile {
+        &self.file
     }
 
     fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
@@ -165,32 +166,6 @@ impl SavedIndex for RowIndex {
 }
 
 impl RowIndex {
-    fn find_sections(bytes: IndexBytes) -> Option<Self> {
-        let size = |offset: usize| usize::try_from(u64_at(&bytes, offset)?).ok();
-        let (samples, manifests, columns) = (size(144)?, size(152)?, size(160)?);
-        let starts_start = HEADER_BYTES.checked_add(size(176)?)?;
-        let manifests_start = starts_start.checked_add(samples.checked_mul(8)?)?;
-        let columns_start = manifests_start.checked_add(manifests.checked_mul(MANIFEST_BYTES)?)?;
-        let paths_start = columns_start.checked_add(columns.checked_mul(8)?)?;
-        let rules_start = paths_start.checked_add(size(184)?)?;
-        if rules_start.checked_add(size(192)?)? != bytes.len() || columns == 0 || manifests == 0 {
-            return None;
-        }
-        std::str::from_utf8(&bytes[rules_start..]).ok()?;
-        let samples = samples as u64;
-        Some(Self {
-            samples,
-            manifests,
-            columns,
-            starts_start,
-            manifests_start,
-            columns_start,
-            paths_start,
-            rules_start,
-            bytes,
-        })
-    }
-
     /// The number of manifests.
     pub fn manifests(&self) -> usize {
         self.manifests
@@ -198,12 +173,11 @@ impl RowIndex {
 
     /// The bytes of a column's longest cell.
     pub fn longest(&self, column: usize) -> u64 {
-        u64_at(&self.bytes, self.columns_start + 8 * column).unwrap_or(0)
+        self.file.u64(COLUMNS, column).unwrap_or(0)
     }
 
-    fn manifest(&self, place: usize) -> Option<&[u8]> {
-        let start = self.manifests_start.checked_add(place.checked_mul(MANIFEST_BYTES)?)?;
-        self.bytes.get(start..self.columns_start)?.get(..MANIFEST_BYTES)
+    fn manifest(&self, place: usize) -> Option<&[u8; MANIFEST_BYTES]> {
+        self.file.record(MANIFESTS, place)
     }
 
     /// A manifest's stamp at the time it was read.
@@ -220,24 +194,19 @@ impl RowIndex {
 
     /// A manifest's path, relative to the folder of manifests.
     pub fn manifest_path(&self, place: usize) -> &[u8] {
-        let end = |place: usize| {
-            let end = u64_at(self.manifest(place)?, 8)?;
-            self.paths_start.checked_add(usize::try_from(end).ok()?)
-        };
-        let start = place.checked_sub(1).map_or(Some(self.paths_start), end);
-        let range = start.zip(end(place)).filter(|(_, end)| *end <= self.rules_start);
-        range.and_then(|(start, end)| self.bytes.get(start..end)).unwrap_or_default()
+        let end = |place: usize| usize::try_from(u64_at(self.manifest(place)?, 8)?).ok();
+        let start = place.checked_sub(1).map_or(Some(0), end);
+        let range =
+            start.zip(end(place)).and_then(|(start, end)| self.file.section(PATHS).get(start..end));
+        range.unwrap_or_default()
     }
 
     /// The manifest that contains a sample's row.
+    ///
+    /// # Panics
+    /// The sample does not exist.
     pub fn manifest_of(&self, id: SampleId) -> usize {
-        let (mut low, mut high) = (0, self.manifests);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            let first = self.manifest(middle).and_then(|record| u64_at(record, 0));
-            if first.is_some_and(|first| first <= id.0) { low = middle } else { high = middle }
-        }
-        low
+        self.file.group_of::<MANIFEST_BYTES>(MANIFESTS, self.manifests, id)
     }
 
     /// The index bytes from the start of a row.
@@ -245,17 +214,11 @@ impl RowIndex {
     /// # Panics
     /// The sample does not exist.
     fn row(&self, id: SampleId) -> &[u8] {
-        assert!(
-            id.0 < self.samples,
-            "sample {} does not exist: the dataset has {}",
-            id.0,
-            self.samples
-        );
+        let samples = self.file.samples();
+        assert!(id.0 < samples, "sample {} does not exist: the dataset has {samples}", id.0);
         let find = || {
-            let start =
-                self.starts_start.checked_add(usize::try_from(id.0).ok()?.checked_mul(8)?)?;
-            let start = usize::try_from(u64_at(&self.bytes, start)?).ok()?;
-            self.bytes.get(HEADER_BYTES..self.starts_start)?.get(start..)
+            let start = self.file.u64(STARTS, usize::try_from(id.0).ok()?)?;
+            self.file.section(ROWS).get(usize::try_from(start).ok()?..)
         };
         find().unwrap_or_default()
     }

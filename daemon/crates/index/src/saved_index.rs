@@ -10,9 +10,9 @@ use forebay_storage::version::FileStamp;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
-use crate::folder::layout::{self, LayoutFault, u64_at};
 use crate::folder::refuse_index_inside;
 use crate::folder::select::ListFile;
+use crate::index_file::{IndexFile, LayoutFault};
 use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
@@ -25,20 +25,29 @@ use forebay_storage::location::{FileId, FileTable};
 /// blocks, which reads each page once.
 pub const EXCEPT_BY_BLOCKS: char = '\u{1}';
 
-/// An index of samples that share files, or that a file lists; it has the common header of all indexes. As a file table
-/// it lists these files.
+/// An index of samples that share files, or that a file lists. As a file table it lists these files.
 pub trait SavedIndex: FileTable + Sized {
+    /// The section with the definition of the fields.
+    const RULES: usize;
+
     /// Validates the bytes and opens them.
     ///
     /// # Errors
     /// The bytes are not an intact index of this kind and version.
     fn open(bytes: IndexBytes) -> Result<Self, LayoutFault>;
 
+    /// The file of the index.
+    fn file(&self) -> &IndexFile;
+
     /// The bytes that the index was opened with.
-    fn bytes(&self) -> &IndexBytes;
+    fn bytes(&self) -> &IndexBytes {
+        self.file().bytes()
+    }
 
     /// The number of samples.
-    fn samples(&self) -> u64;
+    fn samples(&self) -> u64 {
+        self.file().samples()
+    }
 
     /// The files that contain the samples, with their stamps.
     fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)>;
@@ -46,18 +55,9 @@ pub trait SavedIndex: FileTable + Sized {
     /// The number of columns.
     fn columns(&self) -> usize;
 
-    /// The definition of the fields: the last part of the index. All indexes have its length at byte 192.
+    /// The definition of the fields.
     fn rules(&self) -> &str {
-        let bytes = self.bytes();
-        let length = u64_at(bytes, 192).and_then(|length| usize::try_from(length).ok());
-        let start = bytes.len().checked_sub(length.unwrap_or(0));
-        let text = start.and_then(|start| bytes.get(start..));
-        text.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
-    }
-
-    /// When the scan began, in seconds since 1970.
-    fn scan_started_seconds(&self) -> i64 {
-        u64_at(self.bytes(), 168).unwrap_or(0).cast_signed()
+        self.file().text(Self::RULES)
     }
 
     /// Appends a sample's name for `dataset.ids` and messages: its file, and the sample's key or line in it.
@@ -68,7 +68,7 @@ pub trait SavedIndex: FileTable + Sized {
 
     /// BLAKE3 of everything that identifies the samples.
     fn fingerprint(&self) -> [u8; 32] {
-        layout::fingerprint(self.bytes())
+        self.file().fingerprint()
     }
 }
 
@@ -149,14 +149,8 @@ impl<'a> Request<'a> {
     /// # Errors
     /// The configured path contains something else.
     pub fn load<I: SavedIndex>(&self) -> Result<Option<I>, DatasetError> {
-        let keys = |index: &I| layout::keys(index.bytes()).map(<[u8]>::to_vec);
-        let load = || {
-            let open = |bytes| I::open(bytes).map(|index| (keys(&index), index));
-            let loaded = self.place.load(&self.identity, &self.digest, open, |(keys, _)| {
-                [keys[0].as_slice(), keys[1].as_slice()]
-            })?;
-            Ok(loaded.map(|(_, index)| index))
-        };
+        let keys = |index: &I| index.file().keys();
+        let load = || self.place.load(&self.identity, &self.digest, I::open, keys);
         self.options.call("reading the index", &self.place.path, load)
     }
 
@@ -211,7 +205,7 @@ impl<'a> Request<'a> {
         if !(count == found.len() || is_cut) || !are_same {
             return Ok(false);
         }
-        let read_at = index.scan_started_seconds();
+        let read_at = index.file().scan_started_seconds();
         for (place, (_, known)) in (0..).zip(index.files()) {
             if !is_unchanged(storage, index, FileId(place), known, read_at)? {
                 return Ok(false);
@@ -227,7 +221,7 @@ impl<'a> Request<'a> {
             return Ok(Some(Err(())));
         };
         match I::open(bytes) {
-            Ok(index) if layout::keys(index.bytes())[0] == self.identity => Ok(Some(Ok(index))),
+            Ok(index) if index.file().keys()[0] == self.identity => Ok(Some(Ok(index))),
             Ok(_) => Err(DatasetError::KeptIndex { path: self.config.path.clone() }),
             Err(_) => Ok(Some(Err(()))),
         }

@@ -70,10 +70,13 @@ fn saved_index_is_mapped_and_reused() {
     let (first, report) = fixture.open();
     assert!(!report.reused && first.is_mapped());
     assert_eq!(report.path, Some(fixture.index_path()));
-    assert_eq!((report.samples, report.classes, report.bytes), (4, 2, first.size_bytes()));
+    assert_eq!(
+        (report.samples, report.classes, report.bytes),
+        (4, 2, first.file().bytes().len() as u64)
+    );
     let (second, report) = fixture.open();
     assert!(report.reused && second.is_mapped() && report.warnings.is_empty());
-    assert_eq!(second.header(), first.header());
+    assert_eq!(second.file().bytes()[..], first.file().bytes()[..]);
     let mut path = Vec::new();
     second.append_path(SampleId(3), &mut path);
     assert_eq!(path, b"b/deep/3.jpg");
@@ -99,12 +102,12 @@ fn any_change_of_a_directory_invalidates_the_index() {
     ];
     for change in changes {
         let fixture = fixture();
-        let before = fixture.open().0.header().fingerprint;
+        let before = fixture.open().0.file().fingerprint();
         assert!(fixture.reused());
         change(&fixture);
         let (index, report) = fixture.open();
         assert!(!report.reused);
-        assert_ne!(index.header().fingerprint, before);
+        assert_ne!(index.file().fingerprint(), before);
     }
 }
 
@@ -252,7 +255,8 @@ fn concurrent_daemons_scan_once_and_map_the_same_index() {
         drop(lock);
         let opened: Vec<_> = openers.into_iter().map(|opener| opener.join().unwrap()).collect();
         assert_eq!(opened.iter().filter(|(_, report)| !report.reused).count(), 1);
-        assert!(opened.iter().all(|(index, _)| index.header() == opened[0].0.header()));
+        let bytes = |index: &FolderIndex| index.file().bytes().to_vec();
+        assert!(opened.iter().all(|(index, _)| bytes(index) == bytes(&opened[0].0)));
     });
 }
 
@@ -307,7 +311,7 @@ fn inherited_index_is_used_even_if_folders_changed() {
     fs::remove_file(fixture.index_path()).unwrap();
     let (second, report) = fixture.open_over(mapped.file()).unwrap();
     assert!(report.reused);
-    assert_eq!(second.header(), first.header());
+    assert_eq!(second.file().bytes()[..], first.file().bytes()[..]);
     assert!(!fixture.index_path().exists());
 }
 
@@ -324,7 +328,7 @@ fn invalid_inherited_index_is_ignored_and_that_of_another_dataset_is_refused() {
     }
     let other = self::fixture();
     let (index, _) = other.open();
-    let IndexBytes::Mapped(mapped) = index.bytes() else { panic!("it was saved") };
+    let IndexBytes::Mapped(mapped) = index.file().bytes() else { panic!("it was saved") };
     let failure = fixture.open_over(mapped.file()).unwrap_err();
     assert!(matches!(failure, DatasetError::KeptIndex { .. }));
 }

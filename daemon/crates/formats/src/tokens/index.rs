@@ -1,36 +1,32 @@
 //! The saved index of a dataset whose rows consist of documents: written once, read in place by all daemons of a host.
 //!
-//! All numbers are little endian. A header of [`HEADER_BYTES`], then the consecutive columns:
+//! The sections of the [file](forebay_index::index_file):
 //!
 //! ```text
-//! header   0 magic [8]   8 version u32   12 kind u32: 1 concatenated, 2 packed   16 checksum [32]
-//!         48 identity [32]   80 options [32]: the files and how they are cut   112 digest of the columns [32]
-//!        144 documents u64   152 parts u64   160 rows u64   168 positions with labels u64   176 zero to 256
-//! starts  u64 per part: the number of its first token
-//! ends    concatenated: u64 per part, the cumulative number of tokens
-//!         packed: u32 per part, its tokens, and in the highest bit whether its document continues; then u64 per row,
-//!         the cumulative number of parts
+//! numbers   documents, positions with labels, 1 if the documents are packed
+//! starts    u64 per part: the number of its first token
+//! ends      concatenated: u64 per part, the cumulative number of tokens
+//!           packed: u32 per part, its tokens, and in the highest bit whether its document continues
+//! row ends  packed: u64 per row, the cumulative number of parts
 //! ```
-//! In the concatenated kind, a part is a document, and parts are in permuted order.
+//! In the concatenated kind, a part is a document, and parts are in permuted order. A sample is a row.
 
-use super::keys::{Cut, TokenKeys};
+use super::keys::TokenKeys;
 use super::pack::Piece;
 use super::rows::{Row, Segment};
 use forebay_dataset::IndexBytes;
-use forebay_index::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
+use forebay_index::index_file::{IndexDraft, IndexFile, Kind, LayoutFault};
 
-const MAGIC: [u8; 8] = *b"FOREBTOK";
-const VERSION: u32 = 1;
-const CONCATENATED: u32 = 1;
-const PACKED: u32 = 2;
+const STARTS: usize = 0;
+const ENDS: usize = 1;
+const ROW_ENDS: usize = 2;
 /// Flag of a packed part: its document continues after it.
 const GOES_ON: u32 = 1 << 31;
 
 /// An opened index.
 #[derive(Debug)]
 pub(super) struct TokenIndex {
-    bytes: IndexBytes,
-    keys: [[u8; 32]; 3],
+    file: IndexFile,
     is_packed: bool,
     /// The number of documents with tokens.
     pub(super) documents: u64,
@@ -61,63 +57,38 @@ impl TokenIndex {
     /// # Errors
     /// The bytes are not an intact index of this version.
     pub(super) fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
-        layout::check_header(&bytes, MAGIC, VERSION)?;
-        let digest = |start: usize| bytes.get(start..)?.first_chunk::<32>().copied();
-        let read = || {
-            let is_packed = match u32_at(&bytes, 12)? {
-                CONCATENATED => false,
-                PACKED => true,
-                _ => return None,
-            };
-            let parts = usize::try_from(u64_at(&bytes, 152)?).ok()?;
-            let rows = u64_at(&bytes, 160)?;
-            let columns = match is_packed {
-                false => parts.checked_mul(16)?,
-                true => parts
-                    .checked_mul(12)?
-                    .checked_add(usize::try_from(rows).ok()?.checked_mul(8)?)?,
-            };
-            (HEADER_BYTES.checked_add(columns)? == bytes.len()).then_some(())?;
-            let keys = [digest(48)?, digest(80)?, digest(112)?];
-            Some((keys, is_packed, parts, rows, u64_at(&bytes, 144)?, u64_at(&bytes, 168)?))
+        let file = IndexFile::open(bytes, Kind::TOKENS)?;
+        let [documents, labelled, packed] = [0, 1, 2].map(|place| file.number(place));
+        let (is_packed, rows) = (packed == 1, file.samples());
+        let count = || {
+            let parts = file.records(STARTS, 8)?;
+            let ends = file.records(ENDS, if is_packed { 4 } else { 8 })?;
+            let row_ends = file.records(ROW_ENDS, 8)? as u64;
+            let is_whole = ends == parts && row_ends == if is_packed { rows } else { 0 };
+            (is_whole && packed <= 1).then_some(parts)
         };
-        let (keys, is_packed, parts, rows, documents, labelled) =
-            read().ok_or(LayoutFault::Damaged)?;
-        Ok(Self { keys, is_packed, documents, parts, rows, labelled, bytes })
+        let parts = count().ok_or(LayoutFault::Damaged)?;
+        Ok(Self { file, is_packed, documents, parts, rows, labelled })
     }
 
-    /// The digests of the dataset, and of its files and keys.
-    pub(super) const fn keys(&self) -> [&[u8]; 2] {
-        [&self.keys[0], &self.keys[1]]
-    }
-
-    /// The digest of the rows, independent of paths and times.
-    pub(super) const fn digest(&self) -> &[u8; 32] {
-        &self.keys[2]
-    }
-
-    pub(super) const fn bytes(&self) -> &IndexBytes {
-        &self.bytes
+    /// The file of the index. Its fingerprint is that of the rows, independent of paths and times.
+    pub(super) const fn file(&self) -> &IndexFile {
+        &self.file
     }
 
     fn start(&self, part: usize) -> Option<u64> {
-        u64_at(&self.bytes, HEADER_BYTES + 8 * part)
-    }
-
-    fn column(&self, offset: usize) -> usize {
-        HEADER_BYTES + 8 * self.parts + offset
+        self.file.u64(STARTS, part)
     }
 
     /// The number of tokens in the concatenated parts before `part`.
     fn before(&self, part: usize) -> Option<u64> {
-        part.checked_sub(1).map_or(Some(0), |last| u64_at(&self.bytes, self.column(8 * last)))
+        part.checked_sub(1).map_or(Some(0), |last| self.file.u64(ENDS, last))
     }
 
     /// The number of packed parts before a row.
     fn parts_before(&self, row: u64) -> Option<usize> {
-        let ends = self.column(4 * self.parts);
         let Some(last) = row.checked_sub(1) else { return Some(0) };
-        usize::try_from(u64_at(&self.bytes, ends + 8 * usize::try_from(last).ok()?)?).ok()
+        usize::try_from(self.file.u64(ROW_ENDS, usize::try_from(last).ok()?)?).ok()
     }
 
     /// The row with a number below [`rows`](Self::rows).
@@ -173,7 +144,7 @@ impl TokenIndex {
         let (mut segments, mut left, mut ahead) = (Vec::new(), shape.length, None);
         for part in first..end {
             let start = self.start(part)?;
-            let tokens = u32_at(&self.bytes, self.column(4 * part))?;
+            let tokens = self.file.u32(ENDS, part)?;
             let own = u64::from(tokens & !GOES_ON).min(left);
             if own == 0 {
                 break;
@@ -201,15 +172,16 @@ pub(super) fn lay_out_concatenated(
 ) -> Vec<u8> {
     let tokens: u64 = documents.iter().map(|document| document.tokens).sum();
     let rows = tokens.saturating_sub(u64::from(shape.looks_ahead)) / shape.length;
-    let parts = documents.len() as u64;
-    let mut bytes = header(Cut::Concatenate, origin, [parts, parts, rows, 0]);
-    bytes.extend(documents.iter().flat_map(|document| document.start.to_le_bytes()));
+    let mut draft = begin(origin, documents.len() * 16);
+    draft.push_all(documents.iter().map(|document| document.start));
+    draft.end_section();
     let mut end = 0;
-    bytes.extend(documents.iter().flat_map(|document| {
+    draft.push_all(documents.iter().map(|document| {
         end += document.tokens;
-        end.to_le_bytes()
+        end
     }));
-    sealed(bytes)
+    draft.end_section();
+    seal(draft, rows, [documents.len() as u64, 0, 0])
 }
 
 /// The packed rows.
@@ -233,29 +205,26 @@ impl PackedRows {
     }
 
     pub(super) fn lay_out(&self, documents: u64, shape: RowShape, origin: Origin) -> Vec<u8> {
-        let [parts, rows] = [self.pieces.len() as u64, self.ends.len() as u64];
         let labelled = self.labelled(shape.looks_ahead);
-        let mut bytes = header(Cut::Pack, origin, [documents, parts, rows, labelled]);
-        bytes.extend(self.pieces.iter().flat_map(|piece| piece.start.to_le_bytes()));
-        let tokens =
-            |piece: &Piece| (piece.tokens | if piece.goes_on { GOES_ON } else { 0 }).to_le_bytes();
-        bytes.extend(self.pieces.iter().flat_map(tokens));
-        bytes.extend(self.ends.iter().flat_map(|end| end.to_le_bytes()));
-        sealed(bytes)
+        let mut draft = begin(origin, self.pieces.len() * 12 + self.ends.len() * 8);
+        draft.push_all(self.pieces.iter().map(|piece| piece.start));
+        draft.end_section();
+        for piece in &self.pieces {
+            let tokens = piece.tokens | if piece.goes_on { GOES_ON } else { 0 };
+            draft.push(&tokens.to_le_bytes());
+        }
+        draft.end_section();
+        draft.push_all(self.ends.iter().copied());
+        draft.end_section();
+        seal(draft, self.ends.len() as u64, [documents, labelled, 1])
     }
 }
 
-fn header(cut: Cut, origin: Origin, numbers: [u64; 4]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    layout::begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
-    let kind: u32 = if cut == Cut::Pack { PACKED } else { CONCATENATED };
-    bytes[12..16].copy_from_slice(&kind.to_le_bytes());
-    layout::set_numbers(&mut bytes, &numbers);
-    bytes
+fn begin(origin: Origin, expected_bytes: usize) -> IndexDraft {
+    IndexDraft::new(Kind::TOKENS, [&origin.identity, &origin.options], expected_bytes)
 }
 
-fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let digest = *blake3::hash(&bytes[HEADER_BYTES..]).as_bytes();
-    layout::seal(&mut bytes, digest);
-    bytes
+fn seal(draft: IndexDraft, rows: u64, numbers: [u64; 3]) -> Vec<u8> {
+    let fingerprint = draft.digest();
+    draft.seal(rows, 0, &numbers, fingerprint)
 }

@@ -46,12 +46,8 @@ impl Opening<'_> {
                 let wanted = |load: Option<TokenIndex>| load.map_or(Saved::Nothing, Saved::Fresh);
                 let load = || {
                     let read = || {
-                        place.load(
-                            &origin.identity,
-                            &origin.options,
-                            TokenIndex::open,
-                            TokenIndex::keys,
-                        )
+                        let keys = |index: &TokenIndex| index.file().keys();
+                        place.load(&origin.identity, &origin.options, TokenIndex::open, keys)
                     };
                     self.options.call("reading the index", &place.path, read).map(wanted)
                 };
@@ -67,8 +63,9 @@ impl Opening<'_> {
                 }
             }
         };
-        let is_mapped = matches!(index.bytes(), forebay_dataset::IndexBytes::Mapped(_));
-        report.bytes = index.bytes().len() as u64;
+        let bytes = index.file().bytes();
+        let is_mapped = matches!(bytes, forebay_dataset::IndexBytes::Mapped(_));
+        report.bytes = bytes.len() as u64;
         report.path = is_mapped.then_some(place.path);
         report.seconds = started.elapsed().as_secs_f64();
         Ok((index, report))
@@ -78,7 +75,7 @@ impl Opening<'_> {
     fn previous(&self, origin: Origin) -> Option<TokenIndex> {
         let bytes = self.options.previous_index?.try_clone().and_then(take_in).ok()?;
         let index = TokenIndex::open(bytes).ok()?;
-        (index.keys() == [&origin.identity[..], &origin.options]).then_some(index)
+        (index.file().keys() == [origin.identity, origin.options]).then_some(index)
     }
 
     /// A modified or replaced file requires another index; a limit does not.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::index::FolderIndex;
-use super::layout::{HEADER_BYTES, LayoutFault};
+use crate::index_file::{HEADER_BYTES, LayoutFault};
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::index_bytes::{own_user, take_in};
@@ -118,7 +118,7 @@ impl IndexPlace {
         identity: &[u8; 32],
         options: &[u8; 32],
         open: impl FnOnce(IndexBytes) -> Result<T, LayoutFault>,
-        keys: impl FnOnce(&T) -> [&[u8]; 2],
+        keys: impl FnOnce(&T) -> [[u8; 32]; 2],
     ) -> Result<Option<T>, DatasetError> {
         let foreign = |what| DatasetError::ForeignIndex { path: self.path.clone(), what };
         let Some(bytes) = self.read()? else { return Ok(None) };
@@ -127,8 +127,8 @@ impl IndexPlace {
             Err(_) => Ok(None),
             Ok(index) => {
                 let [found_identity, found_options] = keys(&index);
-                let is_of_dataset = found_identity == identity;
-                let is_wanted = is_of_dataset && found_options == options;
+                let is_of_dataset = found_identity == *identity;
+                let is_wanted = is_of_dataset && found_options == *options;
                 match is_of_dataset {
                     false if self.is_configured => Err(foreign("the index of another dataset")),
                     _ => Ok(is_wanted.then_some(index)),
@@ -417,7 +417,7 @@ fn is_unchanged(index: &FolderIndex, source: &dyn Directories, place: usize) -> 
     let Some((path, record)) = index.directory(place) else {
         return false;
     };
-    let started = index.header().scan_started_seconds;
+    let started = index.file().scan_started_seconds();
     source.stamp(path).is_ok_and(|stamp| {
         stamp.modified_seconds == record.modified_seconds
             && stamp.modified_nanoseconds == record.modified_nanoseconds

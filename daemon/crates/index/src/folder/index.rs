@@ -6,18 +6,20 @@
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::ObjectStamp;
 
-use super::layout::{self, DirectoryRecord, Header, IndexOrigin, LayoutFault, u32_at, u64_at};
+use super::layout::{
+    self, BLOCKS, CLASSES, DIRECTORIES, DIRECTORY_BYTES, DirectoryRecord, IndexOrigin, LEFT_OUT,
+    NAMES, OBJECT_BYTES, OBJECTS, PATHS, UNKNOWN,
+};
 use super::names::{BLOCK_NAMES, Extensions, NameDecoder};
 use super::select::SelectedFolder;
+use crate::index_file::{IndexFile, Kind, LayoutFault, seal, u32_at, u64_at};
 pub use forebay_dataset::IndexBytes;
 use forebay_storage::location::{FileId, FileTable};
 
 /// The samples of a folder: paths, labels, classes.
 #[derive(Debug)]
 pub struct FolderIndex {
-    bytes: IndexBytes,
-    header: Header,
-    /// As `usize`, for the search.
+    file: IndexFile,
     directories: usize,
     extensions: Extensions,
     classes: Vec<String>,
@@ -27,15 +29,14 @@ impl FolderIndex {
     /// Lays out a selection and computes its fingerprint.
     #[must_use]
     pub fn build(folder: &SelectedFolder, origin: &IndexOrigin, extensions: Extensions) -> Vec<u8> {
-        let mut bytes = layout::lay_out(folder, origin);
-        layout::seal(&mut bytes, [0; 32]);
+        let bytes = IndexBytes::Owned(layout::lay_out(folder, origin));
         // The fingerprint is computed from the decoded paths, which also verifies that the encoding is readable.
-        match Self::open(IndexBytes::Owned(bytes), extensions) {
+        match Self::open(bytes, extensions) {
             Ok(unsealed) => {
                 let fingerprint = unsealed.compute_fingerprint(&folder.classes);
-                match unsealed.bytes {
+                match unsealed.file.into_bytes() {
                     IndexBytes::Owned(mut bytes) => {
-                        layout::seal(&mut bytes, fingerprint);
+                        seal(&mut bytes, fingerprint);
                         bytes
                     }
                     IndexBytes::Mapped(_) => Vec::new(),
@@ -51,19 +52,29 @@ impl FolderIndex {
     /// # Errors
     /// The bytes are not an intact index of this version.
     pub fn open(bytes: IndexBytes, extensions: Extensions) -> Result<Self, LayoutFault> {
-        let header = Header::read(&bytes)?;
-        let directories = usize::try_from(header.directories).map_err(|_| LayoutFault::Damaged)?;
-        let classes = read_classes(&bytes, &header).ok_or(LayoutFault::Damaged)?;
-        let index = Self { bytes, header, directories, extensions, classes };
+        let file = IndexFile::open(bytes, Kind::FOLDER)?;
+        let find = || {
+            let directories = file.records(DIRECTORIES, DIRECTORY_BYTES)?.checked_sub(1)?;
+            let objects = file.records(OBJECTS, OBJECT_BYTES)? as u64;
+            (objects == 0 || objects == file.samples()).then_some(())?;
+            Some((directories, read_classes(file.section(CLASSES))?))
+        };
+        let (directories, classes) = find().ok_or(LayoutFault::Damaged)?;
+        let index = Self { file, directories, extensions, classes };
         index.check_directories().ok_or(LayoutFault::Damaged)?;
         Ok(index)
+    }
+
+    /// A directory's record; after the last directory, the end.
+    fn record(&self, place: usize) -> Option<DirectoryRecord> {
+        DirectoryRecord::read(self.file.record(DIRECTORIES, place)?)
     }
 
     /// The directories' records must be non-decreasing, and end where their sections end.
     fn check_directories(&self) -> Option<()> {
         let mut before = DirectoryRecord::default();
         for place in 0..=self.directories {
-            let record = DirectoryRecord::at(&self.bytes, place)?;
+            let record = self.record(place)?;
             if place == 0 && (record.first_sample, record.first_block) != (0, 0) {
                 return None;
             }
@@ -72,48 +83,34 @@ impl FolderIndex {
             let rises = blocks == files.div_ceil(BLOCK_NAMES)
                 && record.names_offset >= before.names_offset
                 && record.path_offset >= before.path_offset
-                && (before.label == 0 || u64::from(before.label) < self.header.classes);
+                && (before.label == 0 || (before.label as usize) < self.classes.len());
             if !rises {
                 return None;
             }
             before = record;
         }
-        let paths_bytes = (self.header.names_start - self.header.paths_start) as u64;
-        let names_bytes = (self.header.objects_start - self.header.names_start) as u64;
-        let ends = before.first_sample == self.header.samples
-            && before.path_offset == paths_bytes
-            && before.names_offset == names_bytes;
+        let ends = before.first_sample == self.file.samples()
+            && before.path_offset == self.file.section(PATHS).len() as u64
+            && before.names_offset == self.file.section(NAMES).len() as u64;
         ends.then_some(())
     }
 
-    /// The header of the index.
+    /// The file of the index: its digests, its bytes.
     #[must_use]
-    pub fn header(&self) -> &Header {
-        &self.header
-    }
-
-    /// The size of the index in bytes, an upper bound of its resident memory.
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// The bytes, for a daemon that replaces this one.
-    #[must_use]
-    pub fn bytes(&self) -> &IndexBytes {
-        &self.bytes
+    pub fn file(&self) -> &IndexFile {
+        &self.file
     }
 
     /// Whether other processes can share the bytes.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
-        matches!(self.bytes, IndexBytes::Mapped(_))
+        matches!(self.file.bytes(), IndexBytes::Mapped(_))
     }
 
     /// The number of samples.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
-        self.header.samples
+        self.file.samples()
     }
 
     /// The classes in label order; names that are not valid UTF-8 have replacement characters.
@@ -125,8 +122,7 @@ impl FolderIndex {
     /// The hidden files and folders that the scan excluded, such as `2 .git`; `None` if there were none.
     #[must_use]
     pub fn left_out(&self) -> Option<&str> {
-        let bytes = self.bytes.get(self.header.left_out_start..self.header.paths_start)?;
-        std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+        Some(self.file.text(LEFT_OUT)).filter(|text| !text.is_empty())
     }
 
     /// The number of directories, including the root and directories without files.
@@ -138,30 +134,15 @@ impl FolderIndex {
     /// The path of a directory and its record.
     #[must_use]
     pub fn directory(&self, place: usize) -> Option<(&[u8], DirectoryRecord)> {
-        let record = DirectoryRecord::at(&self.bytes, place)?;
-        let next = DirectoryRecord::at(&self.bytes, place + 1)?;
+        let record = self.record(place)?;
+        let next = self.record(place + 1)?;
         let start = usize::try_from(record.path_offset).ok()?;
         let end = usize::try_from(next.path_offset).ok()?;
-        let paths = self.bytes.get(self.header.paths_start..self.header.names_start)?;
-        Some((paths.get(start..end)?, record))
+        Some((self.file.section(PATHS).get(start..end)?, record))
     }
 
-    /// The directory of a sample: the last one whose first sample is not after it.
     fn directory_of(&self, id: SampleId) -> usize {
-        assert!(
-            id.0 < self.header.samples,
-            "sample {} does not exist: the dataset has {}",
-            id.0,
-            self.header.samples
-        );
-        let table = &self.bytes[layout::HEADER_BYTES..];
-        let (mut low, mut high) = (0, self.directories);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            let first_sample = u64_at(table, middle * layout::DIRECTORY_BYTES).unwrap_or(u64::MAX);
-            if first_sample <= id.0 { low = middle } else { high = middle }
-        }
-        low
+        self.file.group_of::<DIRECTORY_BYTES>(DIRECTORIES, self.directories, id)
     }
 
     /// The label of a sample; 0 if there are no classes.
@@ -171,7 +152,7 @@ impl FolderIndex {
     #[must_use]
     pub fn label(&self, id: SampleId) -> i64 {
         let place = self.directory_of(id);
-        DirectoryRecord::at(&self.bytes, place).map_or(0, |record| i64::from(record.label))
+        self.record(place).map_or(0, |record| i64::from(record.label))
     }
 
     /// Appends a sample's path. Decodes one block: at most 16 names.
@@ -206,11 +187,9 @@ impl FolderIndex {
         block: u64,
         start: usize,
     ) -> Option<NameDecoder<'_>> {
-        let entry = usize::try_from(block).ok()?.checked_mul(4)?;
-        let offset = u32_at(self.bytes.get(self.header.blocks_start..)?, entry)?;
+        let offset = self.file.u32(BLOCKS, usize::try_from(block).ok()?)?;
         let names = usize::try_from(record.names_offset).ok()?.checked_add(offset as usize)?;
-        let all = self.bytes.get(self.header.names_start..self.header.objects_start)?;
-        let encoded = all.get(names..)?;
+        let encoded = self.file.section(NAMES).get(names..)?;
         Some(NameDecoder::new(encoded, self.extensions, start))
     }
 
@@ -221,7 +200,7 @@ impl FolderIndex {
             let Some((directory, record)) = self.directory(place) else {
                 return;
             };
-            let Some(next) = DirectoryRecord::at(&self.bytes, place + 1) else {
+            let Some(next) = self.record(place + 1) else {
                 return;
             };
             if next.first_sample == record.first_sample {
@@ -254,7 +233,7 @@ impl FolderIndex {
         const GATHERED_BYTES: usize = 64 * 1024;
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"forebay dataset 1\0");
-        hasher.update(&self.header.samples.to_le_bytes());
+        hasher.update(&self.file.samples().to_le_bytes());
         let mut gathered = Vec::with_capacity(GATHERED_BYTES + 8192);
         self.for_each_path(|path| {
             gathered.extend_from_slice(path);
@@ -280,20 +259,22 @@ impl FileTable for FolderIndex {
     }
 
     fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
-        self.header.object(&self.bytes, file.0)
+        let bytes: &[u8; OBJECT_BYTES] =
+            self.file.record(OBJECTS, usize::try_from(file.0).ok()?)?;
+        let stamp = ObjectStamp { bytes: u64_at(bytes, 0)?, tag: u64_at(bytes, 8)? };
+        (stamp != UNKNOWN).then_some(stamp)
     }
 }
 
-fn read_classes(bytes: &[u8], header: &Header) -> Option<Vec<String>> {
-    let mut section = bytes.get(header.classes_start..header.left_out_start)?;
+fn read_classes(mut section: &[u8]) -> Option<Vec<String>> {
     let mut classes = Vec::new();
-    for _ in 0..header.classes {
+    while !section.is_empty() {
         let length = u32_at(section, 0)? as usize;
         let (name, rest) = section.get(4..)?.split_at_checked(length)?;
         classes.push(String::from_utf8_lossy(name).into_owned());
         section = rest;
     }
-    section.is_empty().then_some(classes)
+    Some(classes)
 }
 
 #[cfg(test)]

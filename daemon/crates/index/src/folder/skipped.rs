@@ -55,8 +55,7 @@ impl Skipped {
     }
 
     /// The number of skipped files.
-    #[must_use]
-    pub fn total(&self) -> u64 {
+    fn total(&self) -> u64 {
         self.by_extension.values().sum::<u64>() + self.others + self.outside_classes
     }
 

@@ -1,19 +1,13 @@
 //! The index of a set of shards: per sample its key and, per column, the location of the member's data.
 //!
 //! For archives, a column is one list of extensions that fields name; a sample has at most one member of it. For
-//! records, which are read as a whole, there is one column. The bytes are written once and read in place by all daemons
-//! of a host. All numbers are little endian. A header of [`HEADER_BYTES`], then the consecutive sections:
+//! records, which are read as a whole, there is one column. The sections of the [file](crate::index_file):
 //!
 //! ```text
-//! header       0 magic [8]           8 version u32        12 zero u32
-//!             16 checksum [32]: BLAKE3 of everything from byte 48 to the end
-//!             48 identity [32]      80 options [32]      112 fingerprint [32]
-//!            144 samples u64       152 shards u64        160 columns u64
-//!            168 start of the scan, seconds since 1970, i64   176 bytes of paths u64   184 bytes of names u64
-//!            192 bytes of rules u64   200 values u64   208 zero to 256
+//! numbers      columns
 //! shards       one record each and a final one for the end; see [`Shard`]
-//! columns      per column: bytes of the longest member u64
-//! values       per value within members, if the scan inspected them: bytes of the longest u64
+//! longest      per column: bytes of the longest member u64; then, if the scan inspected the values within members, per
+//!              value: bytes of the longest u64
 //! members      by sample, then by column: offset u64 (all ones: absent), bytes u64
 //! name ends    per sample: u32, relative to its shard's names
 //! paths        of the shards, concatenated
@@ -24,7 +18,7 @@
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::{FileStamp, ObjectStamp};
 
-use crate::folder::layout::{self, HEADER_BYTES, LayoutFault, u32_at, u64_at};
+use crate::index_file::{IndexDraft, IndexFile, Kind, LayoutFault, u32_at, u64_at};
 use crate::saved_index::SavedIndex;
 use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
@@ -32,11 +26,16 @@ use forebay_dataset::error::DatasetError;
 use forebay_storage::location::{FileId, FileTable};
 
 const SHARD_BYTES: usize = 64;
-const COLUMN_BYTES: usize = 8;
 const MEMBER_BYTES: usize = 16;
-const MAGIC: [u8; 8] = *b"FOREBTAR";
-// 2: adds the status change time of each shard.
-const VERSION: u32 = 2;
+
+const SHARDS: usize = 0;
+const LONGEST: usize = 1;
+const MEMBERS: usize = 2;
+const NAME_ENDS: usize = 3;
+const PATHS: usize = 4;
+const NAMES: usize = 5;
+const RULES: usize = 6;
+
 /// The offset of an absent member.
 const ABSENT: u64 = u64::MAX;
 
@@ -158,15 +157,9 @@ pub struct Origin<'a> {
 /// The samples of a set of shards.
 #[derive(Debug)]
 pub struct ShardIndex {
-    bytes: IndexBytes,
-    samples: u64,
+    file: IndexFile,
     shards: usize,
     columns: usize,
-    members_start: usize,
-    ends_start: usize,
-    paths_start: usize,
-    names_start: usize,
-    rules_start: usize,
 }
 
 impl ShardIndex {
@@ -174,92 +167,65 @@ impl ShardIndex {
     pub fn build(shards: &[ScannedShard], columns: usize, origin: &Origin<'_>) -> Vec<u8> {
         let sum = |part: fn(&ScannedShard) -> usize| shards.iter().map(part).sum::<usize>();
         let values = shards.first().map_or(0, |shard| shard.longest_values.len());
-        let (samples, names_bytes) = (sum(ScannedShard::samples), sum(|shard| shard.names.len()));
-        let mut bytes = Vec::with_capacity(
-            HEADER_BYTES
-                + (shards.len() + 1) * SHARD_BYTES
-                + (columns + values) * COLUMN_BYTES
-                + samples * (columns * MEMBER_BYTES + 4)
-                + sum(|shard| shard.path.len())
-                + names_bytes
-                + origin.rules.len(),
-        );
-        layout::begin(&mut bytes, MAGIC, VERSION, [&origin.identity, &origin.options]);
-        layout::set_numbers(
-            &mut bytes,
-            &[
-                samples as u64,
-                shards.len() as u64,
-                columns as u64,
-                origin.scan_started_seconds.cast_unsigned(),
-                sum(|shard| shard.path.len()) as u64,
-                names_bytes as u64,
-                origin.rules.len() as u64,
-                values as u64,
-            ],
-        );
+        let samples = sum(ScannedShard::samples);
+        let expected_bytes = (shards.len() + 1) * SHARD_BYTES
+            + (columns + values) * 8
+            + samples * (columns * MEMBER_BYTES + 4)
+            + sum(|shard| shard.path.len() + shard.names.len())
+            + origin.rules.len();
+        let keys = [&origin.identity, &origin.options];
+        let mut draft = IndexDraft::new(Kind::SHARDS, keys, expected_bytes);
         let mut record = Shard::default();
         for shard in shards {
             (record.stamp, record.is_listed) = (shard.stamp, shard.is_listed);
-            record.write(&mut bytes);
+            record.write(draft.bytes());
             record.first_sample += shard.samples() as u64;
             record.path_offset += shard.path.len() as u64;
             record.names_offset += shard.names.len() as u64;
         }
-        Shard { stamp: FileStamp::default(), is_listed: false, ..record }.write(&mut bytes);
-        for column in 0..columns {
+        Shard { stamp: FileStamp::default(), is_listed: false, ..record }.write(draft.bytes());
+        draft.end_section();
+        draft.push_all((0..columns).map(|column| {
             let members =
                 shards.iter().flat_map(|shard| shard.members.iter().skip(column).step_by(columns));
-            let longest = members.flatten().map(|member| member.bytes).max().unwrap_or(0);
-            bytes.extend_from_slice(&longest.to_le_bytes());
-        }
-        for value in 0..values {
+            members.flatten().map(|member| member.bytes).max().unwrap_or(0)
+        }));
+        draft.push_all((0..values).map(|value| {
             let longest = shards.iter().filter_map(|shard| shard.longest_values.get(value)).max();
-            bytes.extend_from_slice(&longest.copied().unwrap_or(0).to_le_bytes());
-        }
+            longest.copied().unwrap_or(0)
+        }));
+        draft.end_section();
         for member in shards.iter().flat_map(|shard| &shard.members) {
-            let Extent { offset, bytes: length } =
-                member.unwrap_or(Extent { offset: ABSENT, bytes: 0 });
-            bytes.extend_from_slice(&offset.to_le_bytes());
-            bytes.extend_from_slice(&length.to_le_bytes());
+            let Extent { offset, bytes } = member.unwrap_or(Extent { offset: ABSENT, bytes: 0 });
+            draft.push_all([offset, bytes]);
         }
+        draft.end_section();
         for end in shards.iter().flat_map(|shard| &shard.name_ends) {
-            bytes.extend_from_slice(&end.to_le_bytes());
+            draft.push(&end.to_le_bytes());
         }
-        shards.iter().for_each(|shard| bytes.extend_from_slice(&shard.path));
-        shards.iter().for_each(|shard| bytes.extend_from_slice(&shard.names));
-        bytes.extend_from_slice(origin.rules.as_bytes());
-        layout::seal(&mut bytes, fingerprint(shards, origin.rules));
-        bytes
+        draft.end_section();
+        shards.iter().for_each(|shard| draft.push(&shard.path));
+        draft.end_section();
+        shards.iter().for_each(|shard| draft.push(&shard.names));
+        draft.end_section();
+        draft.push(origin.rules.as_bytes());
+        draft.end_section();
+        let fingerprint = fingerprint(shards, origin.rules);
+        let (samples, columns) = (samples as u64, columns as u64);
+        draft.seal(samples, origin.scan_started_seconds, &[columns], fingerprint)
     }
 
-    fn find_sections(bytes: IndexBytes) -> Option<Self> {
-        let size = |offset: usize| usize::try_from(u64_at(&bytes, offset)?).ok();
-        let (samples, shards, columns) = (size(144)?, size(152)?, size(160)?);
-        let columns_start =
-            HEADER_BYTES.checked_add(shards.checked_add(1)?.checked_mul(SHARD_BYTES)?)?;
-        let longest = columns.checked_add(size(200)?)?;
-        let members_start = columns_start.checked_add(longest.checked_mul(COLUMN_BYTES)?)?;
-        let members_bytes = samples.checked_mul(columns.checked_mul(MEMBER_BYTES)?)?;
-        let ends_start = members_start.checked_add(members_bytes)?;
-        let paths_start = ends_start.checked_add(samples.checked_mul(4)?)?;
-        let names_start = paths_start.checked_add(size(176)?)?;
-        let rules_start = names_start.checked_add(size(184)?)?;
-        if rules_start.checked_add(size(192)?)? != bytes.len() || columns == 0 {
-            return None;
-        }
-        std::str::from_utf8(&bytes[rules_start..]).ok()?;
-        let index = Self {
-            samples: samples as u64,
-            shards,
-            columns,
-            members_start,
-            ends_start,
-            paths_start,
-            names_start,
-            rules_start,
-            bytes,
-        };
+    fn of(file: IndexFile) -> Option<Self> {
+        let shards = file.records(SHARDS, SHARD_BYTES)?.checked_sub(1)?;
+        let columns = usize::try_from(file.number(0)).ok()?;
+        let samples = usize::try_from(file.samples()).ok()?;
+        let is_whole = file.records(MEMBERS, MEMBER_BYTES)? == samples.checked_mul(columns)?
+            && file.records(NAME_ENDS, 4)? == samples
+            && file.records(LONGEST, 8)? >= columns
+            && columns > 0
+            && std::str::from_utf8(file.section(RULES)).is_ok();
+        is_whole.then_some(())?;
+        let index = Self { file, shards, columns };
         index.check_shards()?;
         Some(index)
     }
@@ -277,9 +243,9 @@ impl ShardIndex {
             }
             before = record;
         }
-        let ends = before.first_sample == self.samples
-            && before.path_offset == (self.names_start - self.paths_start) as u64
-            && before.names_offset == (self.rules_start - self.names_start) as u64;
+        let ends = before.first_sample == self.file.samples()
+            && before.path_offset == self.file.section(PATHS).len() as u64
+            && before.names_offset == self.file.section(NAMES).len() as u64;
         ends.then_some(())
     }
 
@@ -290,28 +256,24 @@ impl ShardIndex {
 
     /// The bytes of a column's longest member.
     pub fn longest(&self, column: usize) -> u64 {
-        let place = HEADER_BYTES + (self.shards + 1) * SHARD_BYTES + column * COLUMN_BYTES;
-        u64_at(&self.bytes, place).unwrap_or(0)
+        self.file.u64(LONGEST, column).unwrap_or(0)
     }
 
     /// The bytes of the longest instance of a value within members; `None` if the scan did not inspect them.
     pub fn longest_value(&self, value: usize) -> Option<u64> {
-        let values = usize::try_from(u64_at(&self.bytes, 200)?).ok()?;
-        (value < values).then(|| self.longest(self.columns + value))
+        self.file.u64(LONGEST, self.columns.checked_add(value)?)
     }
 
     /// A shard's record; after the last shard, the end.
     pub fn shard(&self, place: usize) -> Option<Shard> {
-        let start = HEADER_BYTES.checked_add(place.checked_mul(SHARD_BYTES)?)?;
-        Shard::read(self.bytes.get(start..start.checked_add(SHARD_BYTES)?)?)
+        Shard::read(self.file.record(SHARDS, place)?)
     }
 
     /// A shard's path, relative to the root.
     pub fn shard_path(&self, place: usize) -> &[u8] {
         let range = self.shard(place).zip(self.shard(place + 1)).and_then(|(shard, next)| {
-            let start = self.paths_start.checked_add(usize::try_from(shard.path_offset).ok()?)?;
-            let end = self.paths_start.checked_add(usize::try_from(next.path_offset).ok()?)?;
-            self.bytes.get(start..end)
+            let start = usize::try_from(shard.path_offset).ok()?;
+            self.file.section(PATHS).get(start..usize::try_from(next.path_offset).ok()?)
         });
         range.unwrap_or_default()
     }
@@ -321,27 +283,13 @@ impl ShardIndex {
     /// # Panics
     /// The sample does not exist.
     pub fn shard_of(&self, id: SampleId) -> usize {
-        assert!(
-            id.0 < self.samples,
-            "sample {} does not exist: the dataset has {}",
-            id.0,
-            self.samples
-        );
-        let (mut low, mut high) = (0, self.shards);
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            let first =
-                u64_at(&self.bytes, HEADER_BYTES + middle * SHARD_BYTES).unwrap_or(u64::MAX);
-            if first <= id.0 { low = middle } else { high = middle }
-        }
-        low
+        self.file.group_of::<SHARD_BYTES>(SHARDS, self.shards, id)
     }
 
     /// A sample's member in a column; `None` if it is absent.
     pub fn member(&self, id: SampleId, column: usize) -> Option<Extent> {
         let place = usize::try_from(id.0).ok()?.checked_mul(self.columns)?.checked_add(column)?;
-        let start = self.members_start.checked_add(place.checked_mul(MEMBER_BYTES)?)?;
-        let record = self.bytes.get(start..self.ends_start)?;
+        let record: &[u8; MEMBER_BYTES] = self.file.record(MEMBERS, place)?;
         let extent = Extent { offset: u64_at(record, 0)?, bytes: u64_at(record, 8)? };
         (extent.offset != ABSENT).then_some(extent)
     }
@@ -355,30 +303,28 @@ impl ShardIndex {
         let find = || {
             let shard = self.shard(place)?;
             let end = |sample: u64| {
-                let ends = self.bytes.get(self.ends_start..self.paths_start)?;
-                u32_at(ends, usize::try_from(sample).ok()?.checked_mul(4)?).map(u64::from)
+                let end = self.file.u32(NAME_ENDS, usize::try_from(sample).ok()?)?;
+                usize::try_from(shard.names_offset.checked_add(end.into())?).ok()
             };
-            let start = if id.0 == shard.first_sample { 0 } else { end(id.0 - 1)? };
-            let names = self.names_start as u64 + shard.names_offset;
-            let start = usize::try_from(names.checked_add(start)?).ok()?;
-            self.bytes.get(start..usize::try_from(names.checked_add(end(id.0)?)?).ok()?)
+            let start = match id.0 == shard.first_sample {
+                true => usize::try_from(shard.names_offset).ok()?,
+                false => end(id.0 - 1)?,
+            };
+            self.file.section(NAMES).get(start..end(id.0)?)
         };
         find().unwrap_or_default()
     }
 }
 
 impl SavedIndex for ShardIndex {
+    const RULES: usize = RULES;
+
     fn open(bytes: IndexBytes) -> Result<Self, LayoutFault> {
-        layout::check_header(&bytes, MAGIC, VERSION)?;
-        Self::find_sections(bytes).ok_or(LayoutFault::Damaged)
+        Self::of(IndexFile::open(bytes, Kind::SHARDS)?).ok_or(LayoutFault::Damaged)
     }
 
-    fn bytes(&self) -> &IndexBytes {
-        &self.bytes
-    }
-
-    fn samples(&self) -> u64 {
-        self.samples
+    fn file(&self) -> &IndexFile {
+        &self.file
     }
 
     fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
@@ -412,7 +358,7 @@ impl Shard {
         bytes.extend_from_slice(&status_changed.to_le_bytes());
     }
 
-    fn read(record: &[u8]) -> Option<Self> {
+    fn read(record: &[u8; SHARD_BYTES]) -> Option<Self> {
         let stamp = FileStamp {
             bytes: u64_at(record, 24)?,
             modified_seconds: u64_at(record, 32)?.cast_signed(),

@@ -7,9 +7,10 @@ use forebay_protocol::ids::SampleId;
 
 use super::{FolderIndex, IndexBytes};
 use crate::folder::generated::{GeneratedFolder, NameRule};
-use crate::folder::layout::{IndexOrigin, LayoutFault};
+use crate::folder::layout::IndexOrigin;
 use crate::folder::scan::{FolderFormat, LooseFiles, scan_folder};
 use crate::folder::select::Selection;
+use crate::index_file::{LayoutFault, seal};
 use forebay_dataset::no_progress;
 use forebay_storage::listing::{Directories, EntryKind};
 
@@ -21,7 +22,6 @@ fn origin() -> IndexOrigin {
         identity: [1; 32],
         options: [2; 32],
         scan_started_seconds: -5,
-        skipped: 7,
         left_out: "3 .git".to_owned(),
     }
 }
@@ -68,7 +68,8 @@ fn a_hundred_thousand_names_decode_in_order_from_less_than_four_bytes_each() {
         let folder = GeneratedFolder { classes, files_per_class, rule };
         let index = open(build(folder, None)).unwrap();
         assert_eq!((index.sample_count(), index.left_out()), (100_000, Some("3 .git")));
-        assert!(index.size_bytes() < 400_000, "{rule:?} takes {} bytes", index.size_bytes());
+        let bytes = index.file().bytes().len();
+        assert!(bytes < 400_000, "{rule:?} takes {bytes} bytes");
         let mut path = Vec::new();
         for (id, (name, label)) in (0..).map(SampleId).zip(expected(folder)) {
             path.clear();
@@ -107,15 +108,11 @@ fn any_changed_or_missing_byte_is_detected() {
     let bytes = build(folder, None);
     assert!(open(bytes.clone()).is_ok());
     for place in 0..bytes.len() {
-        // Bytes 12 to 16 are reserved and outside the checksum.
-        if (12..16).contains(&place) {
-            continue;
-        }
         let mut changed = bytes.clone();
         changed[place] ^= 1;
         let expected = match place {
-            0..8 => LayoutFault::NoIndex,
-            8..12 => LayoutFault::OtherVersion,
+            0..8 | 12..14 => LayoutFault::NoIndex,
+            8..12 | 14..16 => LayoutFault::OtherVersion,
             _ => LayoutFault::Damaged,
         };
         assert_eq!(open(changed).unwrap_err(), expected, "byte {place}");
@@ -129,17 +126,17 @@ fn any_changed_or_missing_byte_is_detected() {
 fn inconsistent_tables_are_refused_despite_a_correct_checksum() {
     let folder = GeneratedFolder { classes: 2, files_per_class: 20, rule: NameRule::ImageNet };
     let bytes = build(folder, None);
-    // The numbers of samples, directories and classes; the first sample of the first directories; names, paths.
-    for place in [144, 152, 168, 256, 256 + 48, 256 + 3 * 48 + 16, 256 + 3 * 48 + 24] {
+    // The number of samples; the end of the directories; the first sample of the first directories; names, paths.
+    for place in [144, 192, 256, 256 + 48, 256 + 3 * 48 + 16, 256 + 3 * 48 + 24] {
         let mut changed = bytes.clone();
         changed[place] = changed[place].wrapping_add(1);
-        crate::folder::layout::seal(&mut changed, [0; 32]);
+        seal(&mut changed, [0; 32]);
         assert_eq!(open(changed).unwrap_err(), LayoutFault::Damaged, "byte {place}");
     }
     let mut changed = bytes;
     let first_block = 256 + 4 * 48;
     changed[first_block..first_block + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-    crate::folder::layout::seal(&mut changed, [0; 32]);
+    seal(&mut changed, [0; 32]);
     let index = open(changed).unwrap();
     let mut path = Vec::new();
     index.append_path(SampleId(0), &mut path);
@@ -149,7 +146,7 @@ fn inconsistent_tables_are_refused_despite_a_correct_checksum() {
 #[test]
 fn fingerprint_depends_only_on_names_order_and_limit() {
     let folder = GeneratedFolder { classes: 3, files_per_class: 40, rule: NameRule::ImageNet };
-    let fingerprint = |folder, limit| open(build(folder, limit)).unwrap().header().fingerprint;
+    let fingerprint = |folder, limit| open(build(folder, limit)).unwrap().file().fingerprint();
     let whole = fingerprint(folder, None);
     assert_ne!(whole, [0; 32]);
     assert_eq!(whole, fingerprint(folder, None));
