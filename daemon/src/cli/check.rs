@@ -196,13 +196,14 @@ fn describe(
         }
         line("dataset", format!("{name}: {samples} samples, {drawn}"));
     }
-    if let Some(classes) = stream.classes() {
+    let description = stream.description();
+    if let Some(classes) = &description.classes {
         line("classes", classes.to_string());
     }
-    if let Some(left_out) = stream.left_out() {
-        line("hidden, left out", left_out.to_owned());
+    if let Some(left_out) = description.left_out {
+        line("hidden, left out", left_out);
     }
-    for (name, text) in stream.notes() {
+    for (name, text) in description.notes {
         line(name, text);
     }
     let (fewest, most) = schedule.batches_per_epoch_over_ranks();

@@ -224,7 +224,8 @@ impl Launch {
 
 /// Logs the dataset with its labels. A wrong `dataset.path` often has no other symptom.
 fn log_dataset(stream: &Stream) {
-    let classes = stream.classes().map_or("none".to_owned(), |classes| classes.to_string());
+    let classes =
+        stream.description().classes.map_or("none".to_owned(), |classes| classes.to_string());
     tracing::info!(
         target: logging::DATASET,
         stream = stream.name(),

@@ -11,7 +11,7 @@ use forebay_protocol::tensor::DType;
 use forebay_storage::version::ObjectStamp;
 
 use crate::opening::{IndexReport, Opened};
-use crate::{Dataset, Defect, DirectRead, Field, FieldKind, FieldValue, path_beside};
+use crate::{Dataset, Defect, Description, DirectRead, Field, FieldKind, FieldValue, path_beside};
 use forebay_storage::location::{ByteRange, FileId, FileTable, Location, SampleBytes};
 use forebay_storage::{JoinedFiles, Storage};
 
@@ -32,7 +32,6 @@ struct Joined {
     fields: Vec<Field>,
     direct_read: Option<DirectRead>,
     classes: Vec<String>,
-    left_out: Option<String>,
 }
 
 #[derive(Debug)]
@@ -180,12 +179,7 @@ impl Joined {
             }
             None => first.dataset.classes().to_vec(),
         };
-        let left_out = parts
-            .iter()
-            .filter_map(|part| Some(format!("{}: {}", part.name, part.dataset.left_out()?)));
-        let left_out = left_out.collect::<Vec<_>>().join("; ");
-        let left_out = (!left_out.is_empty()).then_some(left_out);
-        Self { direct_read: direct_read.flatten(), fields, classes, left_out, parts }
+        Self { direct_read: direct_read.flatten(), fields, classes, parts }
     }
 
     /// The dataset of a sample, and the sample's number in it.
@@ -291,16 +285,6 @@ impl Dataset for Joined {
         self.parts[0].dataset.output_dtype(field)
     }
 
-    fn notes(&self) -> Vec<(&'static str, String)> {
-        let of = |part: &Part| {
-            let classes =
-                part.dataset.class_summary().map(|classes| ("classes", classes.to_string()));
-            let named = |(what, text): (_, String)| (what, format!("{}: {text}", part.name));
-            classes.into_iter().chain(part.dataset.notes()).map(named).collect::<Vec<_>>()
-        };
-        self.parts.iter().flat_map(of).collect()
-    }
-
     fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("forebay several datasets as one");
         for part in &self.parts {
@@ -326,12 +310,23 @@ impl Dataset for Joined {
         self.parts.iter().map(of).try_fold(0, |most, bytes| Some(bytes?.max(most)))
     }
 
-    fn field_rules(&self) -> String {
-        self.parts[0].dataset.field_rules()
-    }
-
-    fn left_out(&self) -> Option<&str> {
-        self.left_out.as_deref()
+    /// Classes and notes of each dataset are notes with its name; the fields are those of the first.
+    fn description(&self) -> Description {
+        let mut joined = Description::of_classes(&self.classes);
+        let mut all_left_out = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            let Description { classes, left_out, notes, field_rules, .. } =
+                part.dataset.description();
+            if number == 0 {
+                joined.field_rules = field_rules;
+            }
+            let classes = classes.map(|classes| ("classes", classes.to_string()));
+            let named = |(what, text): (_, String)| (what, format!("{}: {text}", part.name));
+            joined.notes.extend(classes.into_iter().chain(notes).map(named));
+            all_left_out.extend(left_out.map(|text| format!("{}: {text}", part.name)));
+        }
+        joined.left_out = (!all_left_out.is_empty()).then(|| all_left_out.join("; "));
+        joined
     }
 
     fn classes(&self) -> &[String] {

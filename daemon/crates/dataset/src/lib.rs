@@ -9,6 +9,7 @@
 mod beside_index;
 pub mod blocks;
 pub mod classes;
+mod description;
 pub mod error;
 mod field;
 pub mod index_bytes;
@@ -26,6 +27,7 @@ mod weights;
 pub use beside_index::{open_beside, path_beside};
 pub use blocks::{PageBytes, SampleBlocks};
 pub use classes::ClassSummary;
+pub use description::Description;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};
 pub use index_bytes::IndexBytes;
@@ -127,19 +129,9 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         None
     }
 
-    /// Further lines for `forebay check`: names and texts.
-    fn notes(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
-    }
-
     /// BLAKE3 of the relative paths in id order and of the class list. Excludes sizes, because a scan does not request
     /// them; see `folder`.
     fn fingerprint(&self) -> [u8; 32];
-
-    /// What the ranks of a job compare besides the fingerprint, as text, if it is more informative than digits.
-    fn identity_words(&self) -> Option<String> {
-        None
-    }
 
     /// The bytes of the saved index, which the next daemon receives; `None` if the dataset has no index.
     fn index(&self) -> Option<&IndexBytes> {
@@ -189,19 +181,9 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         None
     }
 
-    /// The definition of the fields in the syntax of `[dataset.fields]`; empty if the format does not use this table.
-    fn field_rules(&self) -> String {
-        String::new()
-    }
-
-    /// The hidden files that were excluded, as text.
-    fn left_out(&self) -> Option<&str> {
-        None
-    }
-
-    /// A summary of the classes; `None` if there are none.
-    fn class_summary(&self) -> Option<ClassSummary> {
-        ClassSummary::of_names(self.classes())
+    /// What it reports to a user.
+    fn description(&self) -> Description {
+        Description::of_classes(self.classes())
     }
 
     /// The names of the classes in label order; empty if there are none.

@@ -12,7 +12,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use forebay_storage::version::ObjectStamp;
 
-use crate::{ClassSummary, Dataset, Defect, Field, FieldValue, IndexBytes, SampleBlocks};
+use crate::{Dataset, Defect, Description, Field, FieldValue, IndexBytes, SampleBlocks};
 use forebay_storage::Storage;
 use forebay_storage::location::{
     ByteRange, FileId, FileTable, Location, SampleBytes, Transform, Unit,
@@ -230,12 +230,6 @@ impl Dataset for InRuns {
         self.inner.output_dtype(field)
     }
 
-    fn notes(&self) -> Vec<(&'static str, String)> {
-        let most = self.group;
-        let text = format!("up to {most} neighbours by one request, since samples come in order");
-        self.inner.notes().into_iter().chain([("reads", text)]).collect()
-    }
-
     fn fingerprint(&self) -> [u8; 32] {
         self.inner.fingerprint()
     }
@@ -256,16 +250,12 @@ impl Dataset for InRuns {
         self.inner.max_row_bytes(field)
     }
 
-    fn field_rules(&self) -> String {
-        self.inner.field_rules()
-    }
-
-    fn left_out(&self) -> Option<&str> {
-        self.inner.left_out()
-    }
-
-    fn class_summary(&self) -> Option<ClassSummary> {
-        self.inner.class_summary()
+    fn description(&self) -> Description {
+        let mut description = self.inner.description();
+        let most = self.group;
+        let text = format!("up to {most} neighbours by one request, since samples come in order");
+        description.notes.push(("reads", text));
+        description
     }
 
     fn classes(&self) -> &[String] {

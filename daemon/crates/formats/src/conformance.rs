@@ -176,7 +176,7 @@ fn samples(format: &Format) {
     names.sort_unstable();
     names.dedup();
     assert!(names.len() == fields.len() && !names.is_empty() && !names.contains(&""));
-    let (classes, summary) = (opened.dataset.classes().len(), opened.dataset.class_summary());
+    let (classes, summary) = (opened.dataset.classes().len(), opened.dataset.description().classes);
     assert_eq!(summary.map_or(0, |summary| summary.count), classes, "classes are summed up");
     assert_eq!(opened.report.classes, classes as u64);
     let first = all(&opened);

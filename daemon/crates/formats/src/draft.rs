@@ -245,7 +245,7 @@ impl Seen {
             all,
             arrays,
             fields: dataset.fields().to_vec(),
-            rules: dataset.field_rules(),
+            rules: dataset.description().field_rules,
             classes: dataset.fields().iter().filter_map(SeenNames::of).collect(),
             ..Self::default()
         };

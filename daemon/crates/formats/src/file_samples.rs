@@ -10,11 +10,12 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::MAX_NAME_BYTES;
 use forebay_storage::version::ObjectStamp;
 
-use forebay_dataset::ClassSummary;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
-use forebay_dataset::{ArrayValue, Dataset, Defect, DirectRead, Field, FieldKind, FieldValue};
+use forebay_dataset::{
+    ArrayValue, Dataset, Defect, Description, DirectRead, Field, FieldKind, FieldValue,
+};
 use forebay_index::folder::classes::class_summary;
 use forebay_index::folder::index::FolderIndex;
 use forebay_index::folder::open_folder;
@@ -193,12 +194,12 @@ impl<R: FileReader> Dataset for FileSamples<R> {
         Some(self.index.file().bytes())
     }
 
-    fn left_out(&self) -> Option<&str> {
-        self.index.left_out()
-    }
-
-    fn class_summary(&self) -> Option<ClassSummary> {
-        class_summary(&self.index)
+    fn description(&self) -> Description {
+        Description {
+            classes: class_summary(&self.index),
+            left_out: self.index.left_out().map(str::to_owned),
+            ..Description::default()
+        }
     }
 
     fn classes(&self) -> &[String] {

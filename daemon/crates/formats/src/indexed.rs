@@ -20,7 +20,7 @@ use crate::file_samples::check_type;
 use crate::storages;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
-use forebay_dataset::{Dataset, Defect, Field, FieldValue, IndexBytes, SampleBlocks};
+use forebay_dataset::{Dataset, Defect, Description, Field, FieldValue, IndexBytes, SampleBlocks};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::saved_index::{
@@ -446,10 +446,6 @@ impl<F: Format> Dataset for Indexed<F> {
         self.format.unpacked_bytes(bytes)
     }
 
-    fn notes(&self) -> Vec<(&'static str, String)> {
-        self.format.notes()
-    }
-
     fn fingerprint(&self) -> [u8; 32] {
         self.index.fingerprint()
     }
@@ -474,8 +470,12 @@ impl<F: Format> Dataset for Indexed<F> {
         self.format.label(&self.index, id)
     }
 
-    fn field_rules(&self) -> String {
-        self.format.field_rules()
+    fn description(&self) -> Description {
+        Description {
+            field_rules: self.format.field_rules(),
+            notes: self.format.notes(),
+            ..Description::of_classes(self.classes())
+        }
     }
 
     fn classes(&self) -> &[String] {

@@ -81,7 +81,8 @@ pub fn propose(
     {
         return Err(npz::question_of_rows(&config.path, Some(rows)));
     }
-    if dataset.class_summary().is_some() && asks {
+    let classes = dataset.description().classes;
+    if classes.is_some() && asks {
         report.warnings.extend(check_classes(config, dataset.classes())?);
     }
     if let Some(Width { dtype, reason }) = &width {
@@ -93,7 +94,6 @@ pub fn propose(
     seen.mark_lacking(&report.warnings);
     report.warnings.extend(seen.warnings());
     let draft = find(&config.format).map(|format| (format.draft)(&seen)).unwrap_or_default();
-    let classes = dataset.class_summary();
     Ok(Proposal { format: config.format.clone(), report, classes, draft })
 }
 

@@ -35,7 +35,7 @@ pub(super) use self::width::{Width, given as given_dtype, settle as settle_width
 use crate::draft::{Draft, Epochs, Seen};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
-use forebay_dataset::{Dataset, Defect, Field, FieldValue, IndexBytes};
+use forebay_dataset::{Dataset, Defect, Description, Field, FieldValue, IndexBytes};
 use forebay_storage::Storage;
 use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
 
@@ -238,7 +238,7 @@ impl Dataset for Tokens {
         (field <= usize::from(self.keys.labels != Labels::None)).then_some(DType::I64)
     }
 
-    fn notes(&self) -> Vec<(&'static str, String)> {
+    fn description(&self) -> Description {
         let (tokens, dtype) = (self.files.tokens(), self.files.dtype.name());
         let rest = match &self.rows {
             Rows::Windows(windows) => {
@@ -258,7 +258,7 @@ impl Dataset for Tokens {
                 notes.push(("packing", text));
             }
         }
-        notes
+        Description { notes, ..Description::default() }
     }
 
     fn fingerprint(&self) -> [u8; 32] {

@@ -17,7 +17,7 @@ use crate::ground::stage_cost::StageCost;
 use crate::ground::stream_error::StreamError;
 use crate::ground::work_parking::StageGate;
 use forebay_config::{Concurrency, Config, Last, Shuffle, StageConfig};
-use forebay_dataset::{ClassSummary, Dataset, IndexBytes, OpenOptions, Opened, SampleBlocks};
+use forebay_dataset::{Dataset, Description, IndexBytes, OpenOptions, Opened, SampleBlocks};
 use forebay_keys::ConfigError;
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, RequestMetrics, RequestReport, StageMetrics};
@@ -360,28 +360,16 @@ impl Stream {
         }
     }
 
-    /// A summary of the classes, if the dataset has a folder per class.
+    /// What the dataset reports to a user.
     #[must_use]
-    pub fn classes(&self) -> Option<ClassSummary> {
-        self.dataset.class_summary()
+    pub fn description(&self) -> Description {
+        self.dataset.description()
     }
 
     /// Names of the classes, in label order; empty if the dataset has no classes.
     #[must_use]
     pub fn class_names(&self) -> &[String] {
         self.dataset.classes()
-    }
-
-    /// Further remarks about the dataset: names and texts.
-    #[must_use]
-    pub fn notes(&self) -> Vec<(&'static str, String)> {
-        self.dataset.notes()
-    }
-
-    /// The hidden files and folders that are skipped, if any.
-    #[must_use]
-    pub fn left_out(&self) -> Option<&str> {
-        self.dataset.left_out()
     }
 
     /// The index of the dataset's folders, if it has one.

@@ -307,7 +307,7 @@ fn empty_class_causes_a_warning_and_keeps_its_label() {
 fn class_summary_has_count_ends_and_extremes() {
     let summary = |paths: &[&str]| {
         let opened = fixture(paths).open().unwrap();
-        opened.dataset.class_summary().unwrap().to_string()
+        opened.dataset.description().classes.unwrap().to_string()
     };
     assert_eq!(summary(&["a/1.jpg", "a/2.jpg"]), "1, a, of 2 samples");
     assert_eq!(summary(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]), "3, a to c, of 1 samples each");

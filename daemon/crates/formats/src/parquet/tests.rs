@@ -93,7 +93,7 @@ fn files_written_by_hugging_face_are_read() {
     assert!(warnings.contains("tokens (it is a list, which is not read"), "{warnings}");
     assert!(warnings.contains("1 rows have no caption"), "{warnings}");
     assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
-    assert_eq!(opened.dataset.class_summary().unwrap().to_string(), "3, cat to eel");
+    assert_eq!(opened.dataset.description().classes.unwrap().to_string(), "3, cat to eel");
     for i in (0..7_u64).filter(|i| *i != 4) {
         let expected = [
             format!("image {}", 3 + 5 + i),

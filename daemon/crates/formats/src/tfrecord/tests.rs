@@ -157,9 +157,9 @@ fn fields_follow_the_configured_table() {
     );
     let opened = opened.unwrap();
     assert_eq!(opened.dataset.classes(), ["cat", "dog"]);
-    assert_eq!(opened.dataset.class_summary().unwrap().to_string(), "2, cat to dog");
+    assert_eq!(opened.dataset.description().classes.unwrap().to_string(), "2, cat to dog");
     assert_eq!(opened.report.classes, 2);
-    assert!(opened.dataset.field_rules().contains("classes = [\"cat\", \"dog\"]"));
+    assert!(opened.dataset.description().field_rules.contains("classes = [\"cat\", \"dog\"]"));
     let expected = ["1", "\"dog\"", "1 F32", "I64 [1]", "1", "[]"];
     assert_eq!(sample(&opened, 0).unwrap(), expected);
     assert!(sample(&opened, 2).unwrap_err().contains("`label` is none of its classes: \"cow\""));

@@ -210,7 +210,10 @@ fn windows_are_cut_in_each_file_and_labels_are_the_next_token() {
         (vec![200, 201, 202, 203], vec![201, 202, 203, 204]),
     ];
     assert_eq!(rows, expected);
-    assert_eq!(opened.dataset.notes()[0].1, "21 of uint16, 9 at the ends of files fill no row");
+    assert_eq!(
+        opened.dataset.description().notes[0].1,
+        "21 of uint16, 9 at the ends of files fill no row"
+    );
     let same = fixture.open(&[length(4), ("labels", text("same"))]);
     assert_eq!(same.dataset.sample_count(), 5);
     assert_eq!(field(&same, 2, "labels"), [100, 101, 102, 103]);

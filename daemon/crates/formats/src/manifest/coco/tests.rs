@@ -120,7 +120,10 @@ fn boxes_and_labels_belong_to_their_image() {
     assert_eq!(sample(&opened, 0).unwrap(), expected);
     assert_eq!(sample(&opened, 1).unwrap()[1..3], ["F32 [0, 4]", "I64 [0]"]);
     assert_eq!(opened.dataset.classes(), ["person", "toothbrush"]);
-    assert_eq!(opened.dataset.class_summary().unwrap().to_string(), "2, person to toothbrush");
+    assert_eq!(
+        opened.dataset.description().classes.unwrap().to_string(),
+        "2, person to toothbrush"
+    );
     assert_eq!(names(&opened), ["a.json:9", "a.json:7"]);
     let mut values = Vec::new();
     let bytes = forebay_storage::location::SampleBytes::new(b"picture", &[7]);

@@ -181,7 +181,7 @@ fn packed_documents_are_complete_and_padding_is_a_separate_segment() {
     let mut pieces = seen.concat();
     pieces.retain(|token| *token != i64::from(END));
     assert!(pieces.windows(2).all(|pair| pair[0] + 1 == pair[1]));
-    let notes = by_end.dataset.notes();
+    let notes = by_end.dataset.description().notes;
     assert!(
         notes.iter().any(|(name, text)| *name == "packing" && text.contains("% of the positions"))
     );
@@ -227,7 +227,10 @@ fn packing_leaves_less_than_one_percent_of_positions_without_labels() {
     }
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let share = index.labelled as f64 / (index.rows * 2048) as f64;
-    println!("{share:.4} of the positions have labels; {}", opened.dataset.notes()[2].1);
+    println!(
+        "{share:.4} of the positions have labels; {}",
+        opened.dataset.description().notes[2].1
+    );
     assert!(share >= 0.99, "{share}");
 }
 
