@@ -1,14 +1,15 @@
 //! `[dataset.fields]`: the definition of a sample's fields, for containers with several files or values per sample.
 //!
 //! A [`FieldRule`] has the members (or columns) that a field is read from, their type, and the treatment of a sample
-//! without them. The container locates the bytes; this module converts them to values.
+//! without them. The container locates the bytes; this module converts them to values. `columns` reads the table, and
+//! adds to the rule what only columns have: classes, lists of numbers, and a form that the data determine. The index
+//! of an archive contains the plain rule, because the name of a member determines its form.
 
 mod words;
 
 use std::borrow::Cow;
-use std::path::Path;
 
-use forebay_keys::{ConfigError, Located, Section, Value, toml_key};
+use forebay_keys::{Value, toml_key};
 use forebay_protocol::tensor::{DType, MAX_NAME_BYTES, MAX_TENSORS};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -55,97 +56,8 @@ pub(super) struct FieldRule {
     pub(super) sound: Option<SoundForm>,
 }
 
-/// Takes the additional keys of a field with `as = "audio"`.
-pub(super) fn take_sound(
-    section: &mut Section,
-    form: Option<Form>,
-) -> Result<Option<SoundForm>, ConfigError> {
-    if form != Some(Form::Audio) {
-        return Ok(None);
-    }
-    let channels = section.take::<SoundChannels>("channels")?.flatten();
-    Ok(Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")? }))
-}
-
-/// Reads `[dataset.fields]`.
-///
-/// # Errors
-/// The error has the key and the line.
-pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<FieldRule>, ConfigError> {
-    entries.iter().map(|(name, located)| read_rule(name, located)).collect()
-}
-
-fn read_rule(name: &str, located: &Located) -> Result<FieldRule, ConfigError> {
-    let path = format!("dataset.fields.{name}");
-    let mut section = Section::new(path, located.clone(), Path::new("/"))?;
-    let from = section.require::<Names>("from")?;
-    let form = section.take::<FormWord>("as")?;
-    let missing = section.take::<MissingWord>("missing")?.unwrap_or(Missing::Error);
-    let sound = take_sound(&mut section, form)?;
-    section.finish()?;
-    if let Some(reason) = name_fault(name) {
-        return Err(section.error(format!("`dataset.fields`: {reason}")));
-    }
-    let key = from.iter().find_map(|from| {
-        from.split_once(':').map(|(member, key)| (member.to_owned(), key.to_owned()))
-    });
-    let fail = |key: &str, message: &str| {
-        Err(section.error_at(key, format!("`{}` {message}", section.key_path(key))))
-    };
-    let (from, key) = match key {
-        Some(_) if from.len() > 1 => {
-            return fail(
-                "from",
-                "has several names, of which one is a key of JSON; such a name stands alone",
-            );
-        }
-        Some((member, key)) if member.rsplit('.').next() == Some("json") => {
-            (vec![member], Some(key))
-        }
-        Some(_) => {
-            return fail("from", "has a colon, which is for keys of JSON, as in \"json:caption\"");
-        }
-        None => (from, None),
-    };
-    let from: Vec<String> = from.into_iter().map(|name| name.to_lowercase()).collect();
-    if let Some(code) = from.iter().find(|name| holds_code(name)) {
-        return fail(
-            "from",
-            &format!(
-                "names {code:?}: pickles and code in data are never run; save the values in another form, such as .npy or .json"
-            ),
-        );
-    }
-    let usual = if key.is_some() { Form::Text } else { usual_form(&from[0]) };
-    let form = form.unwrap_or(usual);
-    let is_packed = from.iter().any(|name| name.ends_with(".gz"));
-    if is_packed && form != Form::Bytes {
-        return fail(
-            "from",
-            "names a compressed member; read it `as = \"bytes\"`, or store it as it is",
-        );
-    }
-    let may_be_empty = matches!(form, Form::Text | Form::Bytes);
-    if missing == Missing::Empty && !may_be_empty {
-        return fail(
-            "missing",
-            "can be \"empty\" for text and bytes alone; use \"error\" or \"skip\"",
-        );
-    }
-    if key.is_some() && missing == Missing::Skip {
-        return fail(
-            "missing",
-            "cannot be \"skip\" for a key of JSON, since all members would have to be read for it; use \"error\" or \"empty\"",
-        );
-    }
-    if key.is_some() && form.is_of_bytes() {
-        return fail(
-            "as",
-            "is of no value that JSON has; use \"text\", \"bytes\", \"integer\" or \"float\"",
-        );
-    }
-    Ok(FieldRule { name: name.to_owned(), from, key, form, missing, sound })
-}
+/// A key of a field that is refused, and what the message says after the key.
+pub(super) type Refusal = (&'static str, String);
 
 /// The rules in the syntax of the configuration, each with additional entries of its table.
 pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, String)>) -> String {
@@ -178,7 +90,7 @@ pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, Strin
 }
 
 /// The rules as text, for the index.
-pub(super) fn rules_text(rules: &[FieldRule]) -> String {
+pub(super) fn rules_text(rules: &[impl Serialize]) -> String {
     // Cannot fail: the rules contain only strings and words.
     serde_json::to_string(rules).unwrap_or_default()
 }
@@ -199,8 +111,17 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
         .then(|| format!("a field's name has 1 to {MAX_NAME_BYTES} bytes, and {name:?} has not"))
 }
 
+/// Whether a further field can be inferred under this name.
+pub(super) fn is_free<'r>(
+    name: &str,
+    mut others: impl ExactSizeIterator<Item = &'r FieldRule>,
+) -> bool {
+    let is_full = others.len() + RESERVED.len() >= MAX_TENSORS;
+    name_fault(name).is_none() && !is_full && others.all(|other| other.name != name)
+}
+
 /// Whether a member with this name may contain code that reading it would run.
-pub(super) fn holds_code(name: &str) -> bool {
+fn holds_code(name: &str) -> bool {
     let last = name.strip_suffix(".gz").unwrap_or(name).rsplit('.').next();
     last.is_some_and(|last| ["pyd", "pickle", "pkl", "pth", "pt"].contains(&last))
 }
@@ -223,42 +144,93 @@ pub(super) fn infer_rules(
     has_several_images: bool,
 ) -> (Vec<FieldRule>, Vec<String>) {
     let (mut rules, mut left_out) = (Vec::<FieldRule>::new(), Vec::new());
-    let rule = |name: &str, from: Vec<String>, form| FieldRule {
-        name: name.to_owned(),
-        from,
-        key: None,
-        form,
-        missing: Missing::Error,
-        sound: None,
-    };
     let is_image = |name: &str| IMAGES.contains(&name) && !has_several_images;
     if members.iter().any(|name| is_image(name)) {
         let usual = |place, name: &str| place < USUAL_IMAGES || members.iter().any(|it| it == name);
         let from = IMAGES.iter().enumerate().filter(|(place, name)| usual(*place, name));
-        rules.push(rule("image", from.map(|(_, name)| (*name).to_owned()).collect(), Form::Image));
+        let from = from.map(|(_, name)| (*name).to_owned()).collect();
+        rules.push(FieldRule::new("image", from, Form::Image));
     }
     for name in members.iter().filter(|name| !is_image(name)) {
         let field = if name == "cls" { "label" } else { name };
-        let is_taken = rules.iter().any(|rule| rule.name == *field);
-        if holds_code(name)
-            || name_fault(field).is_some()
-            || is_taken
-            || rules.len() + RESERVED.len() >= MAX_TENSORS
-        {
+        if holds_code(name) || !is_free(field, rules.iter()) {
             left_out.push(name.clone());
         } else {
-            let packed = name.ends_with(".gz");
-            rules.push(rule(
-                field,
-                vec![name.clone()],
-                if packed { Form::Bytes } else { usual_form(name) },
-            ));
+            let form = if name.ends_with(".gz") { Form::Bytes } else { usual_form(name) };
+            rules.push(FieldRule::new(field, vec![name.clone()], form));
         }
     }
     (rules, left_out)
 }
 
 impl FieldRule {
+    /// A field that each sample must have.
+    pub(super) fn new(name: &str, from: Vec<String>, form: Form) -> Self {
+        let (name, missing) = (name.to_owned(), Missing::Error);
+        Self { name, from, key: None, form, missing, sound: None }
+    }
+
+    /// Completes the rule of a configuration for the members of samples. `form`: the form that the configuration sets.
+    ///
+    /// # Errors
+    /// A key does not apply to members.
+    pub(super) fn set_members(&mut self, form: Option<Form>) -> Result<(), Refusal> {
+        let refuse = |key, message: &str| Err((key, message.to_owned()));
+        let key = self.from.iter().find_map(|from| from.split_once(':'));
+        if let Some((member, key)) = key {
+            if self.from.len() > 1 {
+                return refuse(
+                    "from",
+                    "has several names, of which one is a key of JSON; such a name stands alone",
+                );
+            }
+            if member.rsplit('.').next() != Some("json") {
+                return refuse(
+                    "from",
+                    "has a colon, which is for keys of JSON, as in \"json:caption\"",
+                );
+            }
+            (self.key, self.from) = (Some(key.to_owned()), vec![member.to_owned()]);
+        }
+        self.from.iter_mut().for_each(|name| *name = name.to_lowercase());
+        if let Some(code) = self.from.iter().find(|name| holds_code(name)) {
+            return Err((
+                "from",
+                format!(
+                    "names {code:?}: pickles and code in data are never run; save the values in another form, such as .npy or .json"
+                ),
+            ));
+        }
+        let has_key = self.key.is_some();
+        self.form = form.unwrap_or(if has_key { Form::Text } else { usual_form(&self.from[0]) });
+        let is_packed = self.from.iter().any(|name| name.ends_with(".gz"));
+        if is_packed && self.form != Form::Bytes {
+            return refuse(
+                "from",
+                "names a compressed member; read it `as = \"bytes\"`, or store it as it is",
+            );
+        }
+        if self.missing == Missing::Empty && !self.form.may_be_empty() {
+            return refuse(
+                "missing",
+                "can be \"empty\" for text and bytes alone; use \"error\" or \"skip\"",
+            );
+        }
+        if has_key && self.missing == Missing::Skip {
+            return refuse(
+                "missing",
+                "cannot be \"skip\" for a key of JSON, since all members would have to be read for it; use \"error\" or \"empty\"",
+            );
+        }
+        if has_key && self.form.is_of_bytes() {
+            return refuse(
+                "as",
+                "is of no value that JSON has; use \"text\", \"bytes\", \"integer\" or \"float\"",
+            );
+        }
+        Ok(())
+    }
+
     /// A warning about samples without a value, unless the configuration leaves them out or fills them in. `noun`: the
     /// word for them.
     pub(super) fn lacking_warning(&self, lacking: u64, noun: &str) -> Option<String> {
@@ -398,14 +370,8 @@ fn bool_value(value: bool) -> FieldValue<'static> {
 #[doc(hidden)]
 pub(super) fn read_json_key(bytes: &[u8]) {
     for form in [Form::Text, Form::Bytes, Form::Integer, Form::Float, Form::Bool] {
-        let rule = FieldRule {
-            name: "a".to_owned(),
-            from: vec!["json".to_owned()],
-            key: Some("a".to_owned()),
-            form,
-            missing: Missing::Error,
-            sound: None,
-        };
+        let rule = FieldRule::new("a", vec!["json".to_owned()], form);
+        let rule = FieldRule { key: Some("a".to_owned()), ..rule };
         let _ = rule.value(Some(bytes));
     }
 }

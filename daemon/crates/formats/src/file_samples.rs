@@ -10,6 +10,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::MAX_NAME_BYTES;
 use forebay_storage::version::ObjectStamp;
 
+use crate::fields::RESERVED;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
@@ -25,8 +26,6 @@ use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
 
 /// The field of the class folder's label.
 const LABEL: &str = "label";
-/// Names that every batch already uses.
-const RESERVED: [&str; 2] = ["index", "valid"];
 
 /// Reads the contents of one file.
 pub(super) trait FileReader: Send + Sync + std::fmt::Debug + 'static {

@@ -17,15 +17,15 @@ pub(super) mod tabular;
 
 use std::path::{Path, PathBuf};
 
-use forebay_keys::{ConfigError, DataPath, Located, Section, keys};
+use forebay_keys::{ConfigError, DataPath, Section, keys};
 use forebay_protocol::ids::SampleId;
 
 #[doc(hidden)]
 pub(super) use self::fuzzed::{check_index, read_for_fuzzing};
 pub(super) use self::scan::{NamedPictures, named_pictures};
-use crate::columns::{self, ColumnRule, Labels, parse_rules, read_rules, rules_text};
+use crate::columns::{self, ColumnRule, Source, parse_rules, read_rules};
 use crate::draft::{Draft, Seen};
-use crate::fields::{FieldsTable, Form};
+use crate::fields::{FieldsTable, Form, rules_text};
 use crate::indexed::{Format, Opening, Take};
 use crate::number_lists::ListForm;
 use forebay_dataset::error::DatasetError;
@@ -52,8 +52,7 @@ keys! {
 }
 
 fn check_keys(keys: &mut ManifestKeys, _section: &Section) -> Result<(), ConfigError> {
-    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    read_rules(entries).map(drop)
+    read_rules(keys.fields.as_deref(), Source::Names).map(drop)
 }
 
 /// The fields of manifests.
@@ -61,16 +60,9 @@ fn check_keys(keys: &mut ManifestKeys, _section: &Section) -> Result<(), ConfigE
 pub(super) struct Manifest {
     /// By field, which is the order of columns.
     rules: Vec<ColumnRule>,
-    /// By field.
-    labels: Vec<Labels>,
 }
 
 impl Manifest {
-    fn new(rules: Vec<ColumnRule>) -> Self {
-        let labels = rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect();
-        Self { rules, labels }
-    }
-
     /// The cell of each field; for a field of files, also the file's index among the sample's files.
     fn cells<'i>(
         &self,
@@ -126,7 +118,7 @@ impl Format for Manifest {
     }
 
     fn digested(keys: &ManifestKeys) -> Result<String, ConfigError> {
-        let rules = keys.fields.as_deref().map(read_rules).transpose()?;
+        let rules = read_rules(keys.fields.as_deref(), Source::Names)?;
         let rules = rules.as_deref().map(rules_text).unwrap_or_default();
         // Earlier indexes have lists of numbers as text.
         let root = keys.root.clone().unwrap_or_default();
@@ -174,8 +166,8 @@ impl Format for Manifest {
     }
 
     fn of_index(index: &RowIndex, _opening: &Opening<'_, Self>) -> Option<Self> {
-        let rules = parse_rules(index.rules()).filter(|rules| rules.len() == index.columns());
-        rules.map(Self::new)
+        let rules = parse_rules(index.rules()).filter(|rules| rules.len() == index.columns())?;
+        Some(Self { rules })
     }
 
     fn needs_first(&self) -> bool {
@@ -214,16 +206,14 @@ impl Format for Manifest {
         bytes: SampleBytes<'a>,
         take: Take<'_, 'a>,
     ) -> Result<(), Defect> {
-        for ((rule, labels), (cell, file)) in
-            self.rules.iter().zip(&self.labels).zip(self.cells(index, id))
-        {
+        for (rule, (cell, file)) in self.rules.iter().zip(self.cells(index, id)) {
             let lost =
                 || Defect(format!("the file of the field `{}` was not read", rule.rule.name));
             let data = match file {
                 Some(part) => Some(bytes.part(part).ok_or_else(lost)?),
                 None => cell,
             };
-            take(rule.value(data, labels)?)?;
+            take(rule.value(data)?)?;
         }
         Ok(())
     }
@@ -262,7 +252,7 @@ impl Format for Manifest {
         let is_label = |rule: &ColumnRule| rule.rule.form == Form::Integer;
         let place = self.rules.iter().position(is_label)?;
         let (cell, _) = self.cells(index, id).nth(place)?;
-        match self.rules[place].value(cell, &self.labels[place]) {
+        match self.rules[place].value(cell) {
             Ok(FieldValue::Integer(label)) => Some(Ok(label)),
             Ok(_) => None,
             Err(defect) => Some(Err(defect)),

@@ -15,20 +15,20 @@ mod scan;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::description::{Compression, Described, DescribedShard, Description, Packing};
+pub(super) use self::forms::kept_type;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, read_frames_for_fuzzing, read_table_for_fuzzing};
 use self::packed::{FramesRead, PackedRecord};
-pub(super) use self::rules::{
-    RecordRule, first_names, first_of, infer, read_rules, settle, with_reason,
-};
+pub(super) use self::rules::{first_names, first_of, infer, settle, value, with_reason};
 use self::scan::RecordScan;
+use crate::columns::{self, ColumnRule, Source, read_rules};
 use crate::draft::{Draft, Seen};
-use crate::fields::{FieldsTable, Form, fields_table};
+use crate::fields::{FieldsTable, Form};
 use crate::indexed::{
     Format, Opening, ShardFormat, ShardPlan, Take, fields_of, locate_whole, make_of_shards,
     whole_bytes,
@@ -54,8 +54,7 @@ keys! {
 }
 
 fn check_keys(keys: &mut RecordKeys, _section: &Section) -> Result<(), ConfigError> {
-    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    read_rules(entries, false).map(drop)
+    read_rules(keys.fields.as_deref(), Source::Records).map(drop)
 }
 
 /// Decodes images to one size, and keeps the other fields.
@@ -67,7 +66,7 @@ pub(super) fn draft(seen: &Seen) -> Draft {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Layout {
     columns: Vec<Column>,
-    rules: Vec<RecordRule>,
+    rules: Vec<ColumnRule>,
     #[serde(default, skip_serializing_if = "Packing::is_plain")]
     packing: Packing,
 }
@@ -118,15 +117,15 @@ impl Layout {
 
     /// Whether the scan must read the values' sizes, because the longest record bounds some field only loosely.
     fn needs_values(&self) -> bool {
-        let needs = |rule: &RecordRule| {
+        let needs = |rule: &ColumnRule| {
             let is_sized = self.column(rule).is_some_and(|(_, column)| column.bytes.is_none());
-            is_sized && matches!(rule.rule().form, Form::Text | Form::Bytes | Form::Array)
+            is_sized && matches!(rule.rule.form, Form::Text | Form::Bytes | Form::Array)
         };
         self.sized() > 1 && self.rules.iter().any(needs)
     }
 
     /// The column of a rule.
-    fn column(&self, rule: &RecordRule) -> Option<(usize, &Column)> {
+    fn column(&self, rule: &ColumnRule) -> Option<(usize, &Column)> {
         let name = rule.column();
         self.columns.iter().enumerate().find(|(_, column)| column.name == name)
     }
@@ -134,7 +133,8 @@ impl Layout {
     fn parse(text: &str) -> Option<Self> {
         let layout: Self = serde_json::from_str(text).ok()?;
         let is_sound =
-            layout.rules.iter().all(|rule| rule.is_sound() && layout.column(rule).is_some());
+            |rule: &ColumnRule| rule.rule.from.len() == 1 && layout.column(rule).is_some();
+        let is_sound = layout.rules.iter().all(is_sound);
         (is_sound && !layout.rules.is_empty()).then_some(layout)
     }
 }
@@ -212,7 +212,7 @@ impl<D: Description> Format for Records<D> {
     }
 
     fn digested(keys: &RecordKeys) -> Result<String, ConfigError> {
-        let rules = keys.fields.as_deref().map(|entries| read_rules(entries, false)).transpose()?;
+        let rules = read_rules(keys.fields.as_deref(), Source::Records)?;
         // Words and names only: serialization cannot fail.
         Ok(serde_json::to_string(&rules).unwrap_or_default() + D::READING)
     }
@@ -242,7 +242,7 @@ impl<D: Description> Format for Records<D> {
     }
 
     fn needs_first(&self) -> bool {
-        self.layout.rules.iter().any(RecordRule::is_array)
+        self.layout.rules.iter().any(|rule| rule.rule.form == Form::Array)
     }
 
     fn fields(
@@ -253,7 +253,8 @@ impl<D: Description> Format for Records<D> {
         fields_of(self, index, first, self.layout.rules.iter(), |rule, first| {
             // Checked when the layout was parsed.
             let column = self.layout.column(rule);
-            rule.field(column.map_or(&Encoding::Bytes, |(_, column)| &column.encoding), first)
+            let kept = column.and_then(|(_, it)| kept_type(&it.encoding, rule.rule.form));
+            rule.field(kept, first)
         })
     }
 
@@ -281,7 +282,7 @@ impl<D: Description> Format for Records<D> {
         for rule in &self.layout.rules {
             // Checked when the layout was parsed.
             let Some((place, column)) = self.layout.column(rule) else { continue };
-            take(rule.value(&column.encoding, parts[place])?)?;
+            take(value(rule, &column.encoding, parts[place])?)?;
         }
         Ok(())
     }
@@ -307,7 +308,7 @@ impl<D: Description> Format for Records<D> {
     }
 
     fn field_rules(&self) -> String {
-        fields_table(self.layout.rules.iter().map(|rule| (rule.rule(), String::new())))
+        columns::table(&self.layout.rules)
     }
 
     fn max_row_bytes(&self, index: &ShardIndex, place: usize, field: &Field) -> Option<u64> {

@@ -9,17 +9,18 @@ mod scan;
 
 use std::marker::PhantomData;
 
-use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::ObjectStamp;
 use serde::{Deserialize, Serialize};
 
 use self::cells::{FileRows, Stored};
 pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind};
+use crate::columns::{self, ColumnRule, Source, read_rules};
 use crate::draft::{Draft, Seen};
-use crate::fields::{FieldsTable, Form, fields_table};
+use crate::fields::{FieldsTable, Form};
 use crate::indexed::{Format, Opening, Take, fields_of};
-use crate::records::{RecordRule, read_rules};
+use crate::records::{kept_type, value};
 use forebay_columnar::{Encoding, PackedCell};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Defect, Field, SampleBlocks};
@@ -40,14 +41,13 @@ keys! {
 }
 
 fn check_keys(keys: &mut TableKeys, _section: &Section) -> Result<(), ConfigError> {
-    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    read_rules(entries, true).map(drop)
+    read_rules(keys.fields.as_deref(), Source::Tables).map(drop)
 }
 
 /// A field and its column, as the index stores them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct TableField {
-    rule: RecordRule,
+    rule: ColumnRule,
     encoding: Encoding,
     classes: Vec<String>,
     /// The maximum memory to unpack a value; 0: no value is packed.
@@ -63,7 +63,7 @@ fn is_zero(number: &u64) -> bool {
 /// Parses the fields of an index.
 fn parse_fields(text: &str) -> Option<Vec<TableField>> {
     let fields: Vec<TableField> = serde_json::from_str(text).ok()?;
-    let is_sound = fields.iter().all(|field| field.rule.is_sound());
+    let is_sound = fields.iter().all(|field| field.rule.rule.from.len() == 1);
     (is_sound && !fields.is_empty()).then_some(fields)
 }
 
@@ -91,7 +91,7 @@ impl<T: TableKind> Format for Tables<T> {
     }
 
     fn digested(keys: &TableKeys) -> Result<String, ConfigError> {
-        let rules = keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()?;
+        let rules = read_rules(keys.fields.as_deref(), Source::Tables)?;
         // Words and names only: serialization cannot fail.
         Ok(serde_json::to_string(&rules).unwrap_or_default() + T::READING)
     }
@@ -136,7 +136,7 @@ impl<T: TableKind> Format for Tables<T> {
     }
 
     fn needs_first(&self) -> bool {
-        self.columns.iter().any(|column| column.rule.rule().form == Form::Array)
+        self.columns.iter().any(|column| column.rule.rule.form == Form::Array)
     }
 
     fn fields(
@@ -145,7 +145,8 @@ impl<T: TableKind> Format for Tables<T> {
         first: Option<SampleBytes<'_>>,
     ) -> Result<Vec<Field>, Defect> {
         fields_of(self, index, first, self.columns.iter(), |column, first| {
-            column.rule.field(&column.encoding, first)
+            let TableField { rule, encoding, .. } = column;
+            rule.field(kept_type(encoding, rule.rule.form), first)
         })
     }
 
@@ -173,7 +174,7 @@ impl<T: TableKind> Format for Tables<T> {
     ) -> Result<(), Defect> {
         let (mut parts, mut own_bytes) = (0, 0);
         for (column, cell) in self.columns.iter().zip(index.cells(id)) {
-            let value = match cell.map(Stored::of) {
+            let found = match cell.map(Stored::of) {
                 None => None,
                 Some(Stored::Value(value)) => Some(value),
                 Some(Stored::At { length: 0, .. }) => Some(&[][..]),
@@ -194,16 +195,16 @@ impl<T: TableKind> Format for Tables<T> {
                     let missing = || {
                         Defect(format!(
                             "{length} bytes of `{}` were to be read, and {} were",
-                            column.rule.rule().name,
+                            column.rule.rule.name,
                             part.len()
                         ))
                     };
                     Some(value.ok_or_else(missing)?)
                 }
             };
-            take(match value {
-                Some(value) => column.rule.value(&column.encoding, value)?,
-                None => column.rule.rule().value(None)?,
+            take(match found {
+                Some(bytes) => value(&column.rule, &column.encoding, bytes)?,
+                None => column.rule.value(None)?,
             })?;
         }
         Ok(())
@@ -227,7 +228,7 @@ impl<T: TableKind> Format for Tables<T> {
     }
 
     fn field_rules(&self) -> String {
-        fields_table(self.columns.iter().map(|column| (column.rule.rule(), String::new())))
+        columns::table(self.columns.iter().map(|column| &column.rule))
     }
 
     fn max_row_bytes(&self, index: &RowIndex, place: usize, field: &Field) -> Option<u64> {

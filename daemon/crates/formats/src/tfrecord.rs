@@ -11,15 +11,16 @@ mod names;
 mod rules;
 mod scan;
 
-use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 
 use self::frame::Frames;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, walk_for_fuzzing};
-use crate::columns::{self, ColumnRule, Labels, parse_rules, rules_text};
+use crate::columns::{self, ColumnRule, parse_rules};
 use crate::draft::{Draft, Seen};
-use crate::fields::{FieldsTable, Form};
+use crate::fields::{FieldsTable, Form, rules_text};
 use crate::indexed::{
     Format, Opening, ShardFormat, ShardPlan, Take, fields_of, locate_whole, make_of_shards,
     whole_bytes,
@@ -47,8 +48,7 @@ keys! {
 }
 
 fn check_keys(keys: &mut TfRecordKeys, _section: &Section) -> Result<(), ConfigError> {
-    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    rules::read_rules(entries).map(drop)
+    rules::read_rules(keys.fields.as_deref()).map(drop)
 }
 
 /// The fields of record files.
@@ -56,8 +56,6 @@ fn check_keys(keys: &mut TfRecordKeys, _section: &Section) -> Result<(), ConfigE
 pub(super) struct TfRecord {
     /// One per field.
     rules: Vec<ColumnRule>,
-    /// One per field.
-    labels: Vec<Labels>,
 }
 
 impl Format for TfRecord {
@@ -83,7 +81,7 @@ impl Format for TfRecord {
     }
 
     fn digested(keys: &TfRecordKeys) -> Result<String, ConfigError> {
-        let rules = keys.fields.as_deref().map(rules::read_rules).transpose()?;
+        let rules = rules::read_rules(keys.fields.as_deref())?;
         Ok(rules.as_deref().map(rules_text).unwrap_or_default())
     }
 
@@ -116,7 +114,8 @@ impl Format for TfRecord {
     }
 
     fn of_index(index: &ShardIndex, _opening: &Opening<'_, Self>) -> Option<Self> {
-        parse_rules(index.rules()).filter(|_| index.columns() == 1).map(Self::new)
+        let rules = parse_rules(index.rules()).filter(|_| index.columns() == 1)?;
+        Some(Self { rules })
     }
 
     fn needs_first(&self) -> bool {
@@ -128,7 +127,10 @@ impl Format for TfRecord {
         index: &ShardIndex,
         first: Option<SampleBytes<'_>>,
     ) -> Result<Vec<Field>, Defect> {
-        fields_of(self, index, first, self.rules.iter(), rules::field)
+        fields_of(self, index, first, self.rules.iter(), |rule, first| {
+            // Floats have 32 bits in this format.
+            rule.field((rule.rule.form == Form::Float).then_some(DType::F32), first)
+        })
     }
 
     fn locate(&self, index: &ShardIndex, id: SampleId, locations: &mut Vec<Location>) {
@@ -146,8 +148,8 @@ impl Format for TfRecord {
         let data = data.map_err(|reason| Defect(reason.to_owned()))?;
         let found = rules::find(&self.rules, data);
         let found = found.map_err(|fault| Defect(fault.words().to_owned()))?;
-        for ((rule, labels), feature) in self.rules.iter().zip(&self.labels).zip(found) {
-            take(rules::value(rule, labels, feature)?)?;
+        for (rule, feature) in self.rules.iter().zip(found) {
+            take(rules::value(rule, feature)?)?;
         }
         Ok(())
     }
@@ -216,13 +218,6 @@ impl ShardFormat for TfRecord {
             }
         }
         Ok((shard, ()))
-    }
-}
-
-impl TfRecord {
-    fn new(rules: Vec<ColumnRule>) -> Self {
-        let labels = rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect();
-        Self { rules, labels }
     }
 }
 

@@ -16,7 +16,7 @@ mod scan;
 
 use std::ops::Range;
 
-use forebay_keys::{ConfigError, Located, Section, keys};
+use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
 
 #[doc(hidden)]
@@ -24,10 +24,9 @@ pub(super) use self::fuzzed::{check_index, check_list, walk_for_fuzzing};
 use self::header::BLOCK;
 use self::plan::TarScan;
 use self::scan::Counts;
+use crate::columns::read_members;
 use crate::draft::{Draft, Seen};
-use crate::fields::{
-    FieldRule, FieldsTable, Form, fields_table, parse_rules, read_rules, rules_text,
-};
+use crate::fields::{FieldRule, FieldsTable, Form, fields_table, parse_rules, rules_text};
 use crate::indexed::{Format, Opening, ShardFormat, ShardPlan, Take, make_of_shards};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Defect, Field};
@@ -57,8 +56,7 @@ keys! {
 }
 
 fn check_keys(keys: &mut WebDatasetKeys, _section: &Section) -> Result<(), ConfigError> {
-    let entries: &[(String, Located)] = keys.fields.as_deref().unwrap_or_default();
-    read_rules(entries).map(drop)
+    read_members(keys.fields.as_deref()).map(drop)
 }
 
 /// The fields of archives.
@@ -189,7 +187,7 @@ impl Format for WebDataset {
     }
 
     fn digested(keys: &WebDatasetKeys) -> Result<String, ConfigError> {
-        let rules = keys.fields.as_deref().map(read_rules).transpose()?;
+        let rules = read_members(keys.fields.as_deref())?;
         Ok(rules.as_deref().map(rules_text).unwrap_or_default())
     }
 
@@ -307,8 +305,8 @@ impl ShardFormat for WebDataset {
         warnings: &mut Vec<String>,
     ) -> Result<ShardPlan<TarScan>, DatasetError> {
         let files = Self::files(opening)?;
-        let rules = match opening.keys.fields.as_deref() {
-            Some(entries) => read_rules(entries)?,
+        let rules = match read_members(opening.keys.fields.as_deref())? {
+            Some(rules) => rules,
             None => plan::infer(opening, &files, warnings)?,
         };
         let columns = plan::columns(&rules);

@@ -26,6 +26,11 @@ impl Form {
     pub(crate) const fn is_of_bytes(self) -> bool {
         matches!(self, Self::Image | Self::Array | Self::Audio | Self::SampleRate)
     }
+
+    /// Whether a missing value can be one of 0 bytes.
+    pub(crate) const fn may_be_empty(self) -> bool {
+        matches!(self, Self::Text | Self::Bytes)
+    }
 }
 
 pub(super) const FORMS: [(&str, Form); 9] = [
@@ -117,7 +122,7 @@ kinds! {
     write(out) { Value::Array(out.iter().map(|name| Value::String(name.clone()).into()).collect()) }
     schema { "type": ["string", "array"] }
 
-    /// The unparsed table; [`read_rules`] parses it.
+    /// The unparsed table; [`read_rules`](crate::columns::read_rules) parses it.
     [pub(crate)] FieldsTable as Vec<(String, Located)>: "a table of fields, each `{ from = \"…\", as = \"…\" }`", type "table";
     read(value) {
         match value {

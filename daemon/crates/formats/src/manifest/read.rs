@@ -4,7 +4,7 @@ use super::paths::Paths;
 use super::rules::FoundClasses;
 use super::table::Table;
 use super::tabular::RowsCallback;
-use crate::columns::{ColumnRule, Labels};
+use crate::columns::ColumnRule;
 use crate::fields::{Form, Missing};
 use crate::number_lists::ListForm;
 use forebay_dataset::error::DatasetError;
@@ -22,7 +22,6 @@ pub(super) struct Reading<'a> {
     limit: Option<u64>,
     rules: &'a [ColumnRule],
     /// By rule.
-    labels: Vec<Labels>,
     pub(super) found: Vec<FoundClasses>,
     /// Whether rows after the limit are read, because they may have other classes.
     finds: bool,
@@ -47,12 +46,11 @@ impl<'a> Reading<'a> {
         progress: RowsCallback<'a>,
     ) -> Result<Self, DatasetError> {
         let are_found =
-            |rule: &ColumnRule| rule.classes.as_ref().is_some_and(|classes| classes.are_sorted);
+            |rule: &ColumnRule| rule.classes().is_some_and(|classes| classes.are_sorted);
         Ok(Self {
             progress,
             limit: request.config.limit,
             rules,
-            labels: rules.iter().map(|rule| Labels::new(rule.classes.as_ref())).collect(),
             found: rules.iter().map(|_| FoundClasses::default()).collect(),
             finds: rules.iter().any(are_found),
             draft: RowDraft::new(rules.len(), [&request.identity, &request.digest], |cell| {
@@ -178,10 +176,10 @@ impl<'a> Reading<'a> {
             let found = values.next();
             was_there[place] |= found.is_some();
             lacks |= found.is_none() && rule.rule.missing == Missing::Skip;
-            if let (Some((column, cell)), Some(classes)) = (found, &rule.classes) {
+            if let (Some((column, cell)), Some(classes)) = (found, rule.classes()) {
                 let checked = match classes.are_sorted {
                     true => self.found[place].add(cell),
-                    false if self.labels[place].of(cell).is_some() => Ok(()),
+                    false if rule.labels.of(cell).is_some() => Ok(()),
                     false => {
                         Err(format!("is none of its classes: {:?}", String::from_utf8_lossy(cell)))
                     }

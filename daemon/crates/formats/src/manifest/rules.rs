@@ -1,9 +1,7 @@
 //! Infers the types of a manifest's columns from its first rows.
 
-use forebay_protocol::tensor::MAX_TENSORS;
-
-use crate::columns::ColumnRule;
-use crate::fields::{FieldRule, Form, IMAGES, Missing, RESERVED, name_fault};
+use crate::columns::{ColumnRule, Source};
+use crate::fields::{Form, IMAGES, is_free};
 use crate::number_lists::ListForm;
 use forebay_index::shard_paths::has_extension;
 
@@ -116,16 +114,13 @@ pub(super) fn infer_rules(seen: &[SeenColumn]) -> (Vec<ColumnRule>, Vec<String>)
             Some(name) if form == Form::Image => name,
             _ => &column.name,
         };
-        let is_taken = rules.iter().any(|rule| rule.rule.name == name);
-        let is_full = rules.len() + RESERVED.len() >= MAX_TENSORS;
-        if name_fault(name).is_some() || is_taken || is_full || column.values.is_empty() {
+        if column.values.is_empty() || !is_free(name, rules.iter().map(|rule| &rule.rule)) {
             left_out.push(column.name.clone());
             continue;
         }
-        let (name, from) = (name.to_owned(), vec![column.name.clone()]);
-        let rule = FieldRule { name, from, key: None, form, missing: Missing::Error, sound: None };
         let list = (form == Form::Array && column.is_numbers()).then(ListForm::default);
-        rules.push(ColumnRule { rule, classes: None, has_form: true, list });
+        let rule = ColumnRule::new(Source::Names, name, &column.name, form);
+        rules.push(ColumnRule { list, ..rule });
     }
     (rules, left_out)
 }

@@ -11,7 +11,8 @@ use super::rules::{SeenColumn, infer_rules, settle_forms};
 use super::source::unpacked;
 use super::table::{Kind, Table};
 use super::tabular::{self, Lines, RowsCallback, Wanted};
-use crate::columns::{ColumnRule, read_rules, rules_text};
+use crate::columns::{ColumnRule, Source, read_rules};
+use crate::fields::rules_text;
 use crate::indexed::{Format, Opening};
 use forebay_columnar::Reads;
 use forebay_dataset::error::DatasetError;
@@ -144,8 +145,7 @@ fn rules(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<ColumnRule>, DatasetError> {
     let seen = look(opening.lists, path)?;
-    if let Some(entries) = opening.keys.fields.as_deref() {
-        let mut rules = read_rules(entries)?;
+    if let Some(mut rules) = read_rules(opening.keys.fields.as_deref(), Source::Names)? {
         settle_forms(&mut rules, &seen);
         return Ok(rules);
     }
@@ -209,7 +209,9 @@ pub(super) fn make(
     let lacking = rules.iter().zip(missing);
     warnings.extend(lacking.filter_map(|(rule, rows)| rule.rule.lacking_warning(rows, "rows")));
     for (rule, found) in rules.iter_mut().zip(found) {
-        if let Some(classes) = rule.classes.as_mut().filter(|classes| classes.are_sorted) {
+        if let Some(Some(classes)) = &mut rule.classes
+            && classes.are_sorted
+        {
             classes.names = found.into_names();
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn can_be(encoding: &Encoding, form: Form, has_key: bool) -> bool {
 
 /// The type that a number keeps in a batch: floats of 16 and 32 bits, and booleans. `None`: it becomes an int64 or
 /// a float64, as PyTorch's losses take labels.
-pub(super) fn kept_type(encoding: &Encoding, form: Form) -> Option<DType> {
+pub(crate) fn kept_type(encoding: &Encoding, form: Form) -> Option<DType> {
     let Encoding::Number(name) = encoding else { return None };
     match (dtype(name)?, form) {
         (kept @ (DType::F16 | DType::F32), Form::Float) | (kept @ DType::Bool, Form::Bool) => {

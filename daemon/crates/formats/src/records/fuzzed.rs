@@ -3,7 +3,7 @@
 use super::Layout;
 use super::description::Packing;
 use super::packed::{Frame, read_frames, record_bytes};
-use super::rules::RecordRule;
+use super::rules::{rule_of, value};
 use super::scan::read_table;
 use forebay_columnar::{Column, Encoding};
 use forebay_dataset::{ArrayValue, FieldValue};
@@ -16,7 +16,7 @@ pub(crate) fn read_for_fuzzing(record: &[u8], mut array: impl FnMut(&ArrayValue<
     for encoding in Encoding::for_fuzzing() {
         for bytes in [None, Some(8)] {
             let column = Column { name: "a".to_owned(), encoding: encoding.clone(), bytes };
-            let rules = vec![RecordRule::of("a", &encoding)];
+            let rules = vec![rule_of("a", &encoding)];
             let layout = Layout {
                 columns: vec![
                     column.clone(),
@@ -27,8 +27,8 @@ pub(crate) fn read_for_fuzzing(record: &[u8], mut array: impl FnMut(&ArrayValue<
             };
             let Ok(parts) = layout.split(record) else { continue };
             for part in parts {
-                if let Ok(FieldValue::Array(value)) = layout.rules[0].value(&encoding, part) {
-                    array(&value);
+                if let Ok(FieldValue::Array(found)) = value(&layout.rules[0], &encoding, part) {
+                    array(&found);
                 }
             }
         }

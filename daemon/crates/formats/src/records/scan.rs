@@ -2,8 +2,9 @@
 
 use super::description::{Described, DescribedShard, Description, Packing};
 use super::packed::{self, CODEC, Frame};
-use super::rules::{first_of, infer, read_rules, settle};
+use super::rules::{first_of, infer, settle};
 use super::{Layout, Records, refuse};
+use crate::columns::{Source, read_rules};
 use crate::indexed::Opening;
 use forebay_columnar::Column;
 use forebay_dataset::error::DatasetError;
@@ -71,9 +72,8 @@ pub(super) fn layout<D: Description>(
     (columns, packing): (Vec<Column>, Packing),
     warnings: &mut Vec<String>,
 ) -> Result<Layout, DatasetError> {
-    let rules = match opening.keys.fields.as_deref() {
-        Some(entries) => {
-            let mut rules = read_rules(entries, false)?;
+    let rules = match read_rules(opening.keys.fields.as_deref(), Source::Records)? {
+        Some(mut rules) => {
             settle(&mut rules, &columns).map_err(|reason| {
                 refuse(opening.storage.full_path(DESCRIPTION.as_bytes()), reason)
             })?;

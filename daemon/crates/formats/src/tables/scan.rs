@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 
 use forebay_config::DatasetConfig;
-use forebay_keys::ConfigError;
 use forebay_storage::version::FileStamp;
 
-use super::{FileRows, Stored, TableField, TableKeys, Tables, refuse};
+use super::{FileRows, Stored, TableField, Tables, refuse};
+use crate::columns::{ColumnRule, Source, read_rules};
 use crate::fields::{Form, Missing, begins_as_picture};
 use crate::indexed::{Format, Opening};
-use crate::records::{RecordRule, first_names, first_of, infer, read_rules, settle, with_reason};
+use crate::records::{first_names, first_of, infer, settle, with_reason};
 use forebay_columnar::{Cell, Column, Encoding, PackedCell, Reader, Reads, TableColumn};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::FolderFormat;
@@ -51,11 +51,6 @@ pub(crate) trait TableKind: std::fmt::Debug + Send + Sync + 'static {
     const READING: &'static str = "";
 }
 
-/// The rules of the configuration, if any.
-fn configured_rules(keys: &TableKeys) -> Result<Option<Vec<RecordRule>>, ConfigError> {
-    keys.fields.as_deref().map(|entries| read_rules(entries, true)).transpose()
-}
-
 fn reads(storage: &dyn Storage) -> Reads {
     let is_local = storage.remote_root().is_none();
     Reads { piece: if is_local { 64 << 10 } else { 1 << 20 }, is_local }
@@ -67,7 +62,7 @@ fn find_pictures<T: TableKind>(
     file: &StoredFile<'_>,
     columns: &mut [TableColumn],
 ) -> Result<(), DatasetError> {
-    let rules = configured_rules(&opening.keys)?;
+    let rules = read_rules(opening.keys.fields.as_deref(), Source::Tables)?;
     let is_named = |name: &str| {
         rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.column() == name))
     };
@@ -124,7 +119,7 @@ impl Chosen {
         columns: &[TableColumn],
     ) -> Result<Self, DatasetError> {
         let plain: Vec<Column> = columns.iter().map(|column| column.column.clone()).collect();
-        let (rules, left_out) = match configured_rules(&opening.keys)? {
+        let (rules, left_out) = match read_rules(opening.keys.fields.as_deref(), Source::Tables)? {
             Some(mut rules) => {
                 let settled = settle(&mut rules, &plain);
                 settled.map_err(|reason| refuse(opening.storage.full_path(path), reason))?;
@@ -138,7 +133,7 @@ impl Chosen {
             }
         };
         let place =
-            |rule: &RecordRule| plain.iter().position(|column| column.name == rule.column());
+            |rule: &ColumnRule| plain.iter().position(|column| column.name == rule.column());
         // The rules were settled or inferred from these columns, so each is found.
         let places: Vec<usize> = rules.iter().filter_map(place).collect();
         let fields = rules.into_iter().zip(&places).map(|(rule, place)| TableField {
@@ -295,7 +290,7 @@ impl<'a> KeptRows<'a> {
     /// Adds a row, if it has the required values and the configuration selects it.
     fn add(&mut self, path: &[u8], row: u64, cells: &[Option<&[u8]>]) {
         let lacks = |(field, cell): (&TableField, &Option<&[u8]>)| {
-            cell.is_none() && field.rule.rule().missing == Missing::Skip
+            cell.is_none() && field.rule.rule.missing == Missing::Skip
         };
         if self.fields.iter().zip(cells).any(lacks) {
             self.skipped += 1;
@@ -335,7 +330,7 @@ pub(super) fn make<T: TableKind>(
     find_pictures(opening, &first, &mut columns)?;
     let mut chosen = Chosen::new(opening, &paths[0], &columns)?;
     // One file can reach the limit; if rows may be left out, more are needed.
-    let skips = chosen.fields.iter().any(|field| field.rule.rule().missing == Missing::Skip);
+    let skips = chosen.fields.iter().any(|field| field.rule.rule.missing == Missing::Skip);
     let limit = request.config.limit.filter(|_| request.ids.is_none() && !skips);
     let scan =
         TableScan { storage, format, paths: &paths, described: &described, chosen: &chosen, limit };
@@ -369,7 +364,7 @@ pub(super) fn make<T: TableKind>(
 
 /// A warning about a field without a value in some rows.
 fn lacking_warning(field: &TableField, lacking: u64, samples: u64) -> Option<String> {
-    let rule = field.rule.rule();
+    let rule = &field.rule.rule;
     if lacking == 0 || lacking < samples || rule.form != Form::Image {
         return rule.lacking_warning(lacking, "rows");
     }
@@ -390,8 +385,8 @@ fn rename_single(
 ) {
     let mut those = columns.iter().zip(0..).filter(|(column, _)| is_it(column));
     let (Some((_, place)), None) = (those.next(), those.next()) else { return };
-    if fields.iter().all(|field| field.rule.rule().name != name) {
-        fields[place].rule.rename(name);
+    if fields.iter().all(|field| field.rule.rule.name != name) {
+        name.clone_into(&mut fields[place].rule.rule.name);
     }
 }
 

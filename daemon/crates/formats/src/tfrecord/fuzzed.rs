@@ -3,7 +3,6 @@
 use super::example::features;
 use super::frame::{self, Frames};
 use super::rules::{SeenKeys, find, value};
-use crate::columns::Labels;
 use forebay_dataset::{ArrayValue, FieldValue};
 use forebay_index::window::{InMemory, WindowSize};
 
@@ -37,7 +36,7 @@ pub(crate) fn read_for_fuzzing(example: &[u8], mut array: impl FnMut(&ArrayValue
             feature.unpacked_bytes() > 8 * example.len() as u64
         };
         assert!(!feature.as_ref().is_some_and(is_large));
-        if let Ok(FieldValue::Array(value)) = value(rule, &Labels::default(), feature) {
+        if let Ok(FieldValue::Array(value)) = value(rule, feature) {
             array(&value);
         }
     }

@@ -4,21 +4,22 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use forebay_keys::{ConfigError, Located};
-use forebay_protocol::tensor::{DType, MAX_TENSORS};
+use forebay_protocol::tensor::DType;
 
 use super::example::{Fault, Feature, Kind, features};
-use crate::columns::{self, ColumnRule, Labels};
-use crate::fields::{FieldRule, Form, Missing, RESERVED, begins_as_picture, name_fault};
-use crate::file_samples::array_field;
-use forebay_dataset::{ArrayValue, Defect, Field, FieldKind, FieldValue};
+use crate::columns::{self, ColumnRule, Source};
+use crate::fields::{Form, Missing, begins_as_picture, is_free};
+use forebay_dataset::{ArrayValue, Defect, FieldValue};
 
 /// Reads `[dataset.fields]`.
 ///
 /// # Errors
 /// The error has the key and the line.
-pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<ColumnRule>, ConfigError> {
-    let rules = columns::read_rules(entries)?;
-    for (rule, (name, located)) in rules.iter().zip(entries) {
+pub(super) fn read_rules(
+    fields: Option<&[(String, Located)]>,
+) -> Result<Option<Vec<ColumnRule>>, ConfigError> {
+    let rules = columns::read_rules(fields, Source::Names)?;
+    for (rule, (name, located)) in rules.iter().flatten().zip(fields.into_iter().flatten()) {
         let fail = |key: &str, message: &str| {
             let message = format!("`dataset.fields.{name}.{key}` {message}");
             Err(ConfigError::new(&located.location, message))
@@ -29,7 +30,7 @@ pub(super) fn read_rules(entries: &[(String, Located)]) -> Result<Vec<ColumnRule
                 "cannot be \"skip\": all records would have to be read for it; use \"error\" or \"empty\"",
             );
         }
-        if rule.classes.as_ref().is_some_and(|classes| classes.are_sorted) {
+        if rule.classes().is_some_and(|classes| classes.are_sorted) {
             return fail(
                 "classes",
                 "cannot be \"sorted\": all records would have to be read for it; list the names",
@@ -117,7 +118,7 @@ impl SeenKeys {
     /// # Errors
     /// No record has the keys of a field, or their values are unsupported.
     pub(super) fn settle(&self, rules: &mut [ColumnRule]) -> Result<(), String> {
-        for ColumnRule { rule, classes, has_form, .. } in rules {
+        for ColumnRule { rule, has_form, .. } in rules {
             let found = rule.from.iter().find_map(|key| self.keys.get(key));
             let Some(seen) = found else {
                 if *has_form {
@@ -143,8 +144,6 @@ impl SeenKeys {
                 })?;
                 *has_form = true;
             }
-            // Class names of labels that are stored as numbers.
-            debug_assert!(classes.is_none() || rule.form == Form::Integer);
         }
         Ok(())
     }
@@ -168,19 +167,19 @@ impl SeenKeys {
                 key if Some(key) == label => "label",
                 key => key,
             };
-            let is_full = rules.len() + RESERVED.len() >= MAX_TENSORS;
             let (is_everywhere, form) = (seen.records == self.records, self.form(seen));
-            let may_be_empty = matches!(form, Some(Form::Text | Form::Bytes));
-            let Some(form) = form.filter(|_| {
-                name_fault(name).is_none() && !is_full && (is_everywhere || may_be_empty)
+            let Some(form) = form.filter(|form| {
+                is_free(name, rules.iter().map(|rule| &rule.rule))
+                    && (is_everywhere || form.may_be_empty())
             }) else {
                 left_out.push(key.clone());
                 continue;
             };
-            let missing = if is_everywhere { Missing::Error } else { Missing::Empty };
-            let (name, from) = (name.to_owned(), vec![key.clone()]);
-            let rule = FieldRule { name, from, key: None, form, missing, sound: None };
-            rules.push(ColumnRule { rule, classes: None, has_form: true, list: None });
+            let mut rule = ColumnRule::new(Source::Names, name, key, form);
+            if !is_everywhere {
+                rule.rule.missing = Missing::Empty;
+            }
+            rules.push(rule);
         }
         (rules, left_out)
     }
@@ -219,32 +218,16 @@ fn float(bytes: Cow<'_, [u8]>) -> FieldValue<'_> {
     FieldValue::Array(ArrayValue::scalar(DType::F32, bytes))
 }
 
-/// The field of a rule; for an array, the first sample determines its type and shape.
-///
-/// # Errors
-/// The first sample does not have the array.
-pub(super) fn field(rule: &ColumnRule, first: Option<&FieldValue<'_>>) -> Result<Field, Defect> {
-    let name = rule.rule.name.clone();
-    match (rule.rule.form, first) {
-        (Form::Float, _) => {
-            Ok(Field { name, kind: FieldKind::Array { dtype: DType::F32, shape: Vec::new() } })
-        }
-        (_, Some(FieldValue::Array(array))) => Ok(array_field(name, array)),
-        _ => rule.rule.field(None),
-    }
-}
-
 /// The value of a field.
 ///
 /// # Errors
 /// A required value is missing or malformed.
 pub(super) fn value<'a>(
-    ColumnRule { rule, classes, .. }: &ColumnRule,
-    labels: &Labels,
+    rule: &ColumnRule,
     feature: Option<Feature<'a>>,
 ) -> Result<FieldValue<'a>, Defect> {
-    let refuse = |what: String| Err(Defect(format!("`{}` {what}", rule.name)));
-    let is_list = rule.form == Form::Array
+    let refuse = |what: String| Err(Defect(format!("`{}` {what}", rule.rule.name)));
+    let is_list = rule.rule.form == Form::Array
         && feature.is_some_and(|feature| feature.kind != Some(Kind::Bytes));
     // A single value that was written as an empty list is missing.
     let Some((feature, kind)) = feature
@@ -259,25 +242,12 @@ pub(super) fn value<'a>(
     let array = |dtype, bytes: Cow<'a, [u8]>| {
         Ok(FieldValue::Array(ArrayValue::new(dtype, vec![feature.count as u64], bytes)))
     };
-    match (kind, rule.form) {
-        (Kind::Bytes, _) => {
-            let bytes = feature.bytes();
-            match (classes, bytes) {
-                (Some(_), Some(name)) => {
-                    labels.of(name).map(FieldValue::Integer).ok_or_else(|| {
-                        let name = String::from_utf8_lossy(name);
-                        Defect(format!("`{}` is none of its classes: {name:?}", rule.name))
-                    })
-                }
-                _ => match rule.value(bytes)? {
-                    #[expect(clippy::cast_possible_truncation, reason = "as TensorFlow has them")]
-                    FieldValue::Float(value) => {
-                        Ok(float((value as f32).to_le_bytes().to_vec().into()))
-                    }
-                    value => Ok(value),
-                },
-            }
-        }
+    match (kind, rule.rule.form) {
+        (Kind::Bytes, _) => match rule.value(feature.bytes())? {
+            #[expect(clippy::cast_possible_truncation, reason = "as TensorFlow has them")]
+            FieldValue::Float(value) => Ok(float((value as f32).to_le_bytes().to_vec().into())),
+            value => Ok(value),
+        },
         (Kind::Floats, Form::Array) => array(DType::F32, feature.floats()),
         (Kind::Floats, Form::Float) => Ok(float(feature.floats())),
         (Kind::Integers, Form::Array | Form::Integer | Form::Float) => {
@@ -286,7 +256,7 @@ pub(super) fn value<'a>(
                 return refuse(format!("cannot be read: {}", fault.words()));
             }
             let first = all.first().copied().unwrap_or(0);
-            match (rule.form, classes) {
+            match (rule.rule.form, rule.classes()) {
                 (Form::Array, _) => array(
                     DType::I64,
                     all.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into(),

@@ -27,8 +27,7 @@ pub(super) fn settle(
     }
     let refuse =
         |reason| DatasetError::BrokenFile { path: opening.storage.full_path(&path), reason };
-    if let Some(entries) = opening.keys.fields.as_deref() {
-        let mut rules = read_rules(entries)?;
+    if let Some(mut rules) = read_rules(opening.keys.fields.as_deref())? {
         seen.settle(&mut rules).map_err(refuse)?;
         return Ok(rules);
     }
