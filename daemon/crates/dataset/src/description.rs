@@ -1,0 +1,26 @@
+//! What a dataset reports to a user: for `forebay check`, `forebay init` and messages. No batch depends on it.
+
+use super::ClassSummary;
+
+/// See the module's head.
+#[derive(Debug, Clone, Default)]
+pub struct Description {
+    /// A summary of the classes; `None` if there are none.
+    pub classes: Option<ClassSummary>,
+    /// The hidden files that were excluded, as text.
+    pub left_out: Option<String>,
+    /// The definition of the fields in the syntax of `[dataset.fields]`; empty if the format does not use this table.
+    pub field_rules: String,
+    /// Further lines for `forebay check`: names and texts.
+    pub notes: Vec<(&'static str, String)>,
+    /// What the ranks of a job compare besides the fingerprint, as text, if it is more informative than digits.
+    pub identity_words: Option<String>,
+}
+
+impl Description {
+    /// With the classes of these names, in label order.
+    #[must_use]
+    pub fn of_classes(names: &[String]) -> Self {
+        Self { classes: ClassSummary::of_names(names), ..Self::default() }
+    }
+}
