@@ -306,7 +306,7 @@ fn private_folder_that_is_accessible_to_others_or_a_link_is_refused() {
 fn inherited_index_is_used_even_if_folders_changed() {
     let fixture = fixture();
     let (first, _) = fixture.open();
-    let IndexBytes::Mapped(mapped) = first.bytes() else { panic!("it was saved") };
+    let IndexBytes::Mapped(mapped) = first.file().bytes() else { panic!("it was saved") };
     make_files(&fixture.root, &["a/0.jpg", "c/9.jpg"], b"x");
     fs::remove_file(fixture.index_path()).unwrap();
     let (second, report) = fixture.open_over(mapped.file()).unwrap();
