@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn seeds_of_saved_indexes_have_the_present_layout() {
         type Open = fn(IndexBytes) -> Result<(), LayoutFault>;
-        let extensions = image_folder::FORMAT.extensions;
-        let folder = |bytes| FolderIndex::open(bytes, extensions).map(|_| ());
-        let kinds: [(&str, &dyn Fn(IndexBytes) -> Result<(), LayoutFault>); 4] = [
-            ("index", &folder),
-            ("tar_index", &((|bytes| ShardIndex::open(bytes).map(|_| ())) as Open)),
-            ("manifest_index", &((|bytes| RowIndex::open(bytes).map(|_| ())) as Open)),
-            ("token_index", &(tokens::fuzzing::open as Open)),
+        let kinds: [(&str, Open); 4] = [
+            ("index", |bytes| {
+                FolderIndex::open(bytes, image_folder::FORMAT.extensions).map(|_| ())
+            }),
+            ("tar_index", |bytes| ShardIndex::open(bytes).map(|_| ())),
+            ("manifest_index", |bytes| RowIndex::open(bytes).map(|_| ())),
+            ("token_index", tokens::fuzzing::open),
         ];
         let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
         for (kind, open) in kinds {
