@@ -150,7 +150,7 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
         0
     }
 
-    /// As [`Dataset::field_rules`].
+    /// See `Description::field_rules`.
     fn field_rules(&self) -> String {
         String::new()
     }
@@ -175,7 +175,7 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
         &[]
     }
 
-    /// As [`Dataset::notes`].
+    /// See `Description::notes`.
     fn notes(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
