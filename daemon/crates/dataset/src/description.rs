@@ -1,4 +1,4 @@
-//! What a dataset reports to a user: for `forebay check`, `forebay init` and messages. No batch depends on it.
+//! What a dataset reports to a user: for `forebay check`, `forebay init` and the log of a start. Computed for each call.
 
 use super::ClassSummary;
 
@@ -13,8 +13,6 @@ pub struct Description {
     pub field_rules: String,
     /// Further lines for `forebay check`: names and texts.
     pub notes: Vec<(&'static str, String)>,
-    /// What the ranks of a job compare besides the fingerprint, as text, if it is more informative than digits.
-    pub identity_words: Option<String>,
 }
 
 impl Description {

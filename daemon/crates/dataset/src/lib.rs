@@ -181,6 +181,11 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         None
     }
 
+    /// What the ranks of a job compare besides the fingerprint, as text, if it is more informative than digits.
+    fn identity_words(&self) -> Option<String> {
+        None
+    }
+
     /// What it reports to a user.
     fn description(&self) -> Description {
         Description::of_classes(self.classes())

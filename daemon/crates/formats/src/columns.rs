@@ -68,12 +68,19 @@ pub(super) enum Source {
     Names,
 }
 
+/// An entry that is there, null or not.
+fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// The rule of one field of columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ColumnRule {
     pub(super) rule: FieldRule,
     /// `Some(None)`: the field has no classes. `None`: the format has no such key, and its index has no such entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) classes: Option<Option<Classes>>,
     /// Whether the form is known; otherwise the format sets it when it sees the data.
     pub(super) has_form: bool,
@@ -302,7 +309,7 @@ mod tests {
             let text = rules_text(&rules);
             assert_eq!(text, format!("[{{{field},{classes}\"has_form\":true}}]"), "{source:?}");
             let parsed = parse_rules(&text).unwrap();
-            assert_eq!((&parsed[0].rule, parsed[0].classes()), (&rules[0].rule, None));
+            assert_eq!((&parsed, rules_text(&parsed)), (&rules.to_vec(), text));
         }
     }
 }

@@ -13,7 +13,7 @@ use forebay_protocol::ids::SampleId;
 
 use crate::draft::{Draft, Seen};
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat};
-use forebay_dataset::{Dataset, Defect, Description, Field, FieldKind, FieldValue};
+use forebay_dataset::{Dataset, Defect, Field, FieldKind, FieldValue};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_storage::Storage;
 use forebay_storage::location::{FileId, FileTable, Location, SampleBytes};
@@ -136,10 +136,9 @@ impl Dataset for ObjectItems {
         self.fingerprint
     }
 
-    fn description(&self) -> Description {
+    fn identity_words(&self) -> Option<String> {
         let source: String = self.source.chars().take(SHOWN_DIGITS).collect();
-        let words = format!("{} of {} items with the source {source}", self.class, self.items);
-        Description { identity_words: Some(words), ..Description::default() }
+        Some(format!("{} of {} items with the source {source}", self.class, self.items))
     }
 
     /// In the syntax of the trainer: `mydata:Pictures[17]`.
@@ -216,7 +215,7 @@ mod tests {
         limited.dataset.limit = Some(4);
         assert_ne!(print(&base), print(&limited));
         assert_eq!(opened(&limited).dataset.sample_count(), 4);
-        let words = opened(&base).dataset.description().identity_words.unwrap();
+        let words = opened(&base).dataset.identity_words().unwrap();
         assert_eq!(words, "mydata:Pictures of 5 items with the source 12ab");
     }
 

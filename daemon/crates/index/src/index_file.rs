@@ -25,8 +25,8 @@ pub const HEADER_BYTES: usize = 256;
 const MAX_SECTIONS: usize = 8;
 
 const MAGIC: [u8; 8] = *b"FOREBIDX";
-/// The first bytes of indexes from when each kind had its own layout.
-const EARLIER: [&[u8]; 3] = [b"FOREBTAR", b"FOREBMAN", b"FOREBTOK"];
+/// The first bytes of a folder's index when each kind had its own layout.
+const EARLIER_FOLDER: &[u8] = b"FOREBIDX\x01\0\0\0";
 /// Incremented whenever the meaning of a byte of the header changes.
 const VERSION: u32 = 2;
 
@@ -62,10 +62,21 @@ impl Kind {
         u32::from(self.number) | u32::from(self.version) << 16
     }
 
+    /// The first bytes of its indexes when each kind had its own layout.
+    fn earlier(self) -> &'static [u8] {
+        match self {
+            Self::FOLDER => EARLIER_FOLDER,
+            Self::SHARDS => b"FOREBTAR",
+            Self::ROWS => b"FOREBMAN",
+            _ => b"FOREBTOK",
+        }
+    }
+
     /// Whether a file begins with an index of this kind, of any version.
     pub fn begins(self, start: &[u8]) -> bool {
-        start.starts_with(&MAGIC)
-            && start.get(KIND_AT..KIND_AT + 2) == Some(&self.number.to_le_bytes())
+        let is_earlier = start.starts_with(self.earlier());
+        let is_kind = start.get(KIND_AT..KIND_AT + 2) == Some(&self.number.to_le_bytes());
+        is_earlier || (start.starts_with(&MAGIC) && is_kind)
     }
 }
 
@@ -201,10 +212,10 @@ impl IndexFile {
     /// # Errors
     /// The bytes are not an intact index of this kind and version.
     pub fn open(bytes: IndexBytes, kind: Kind) -> Result<Self, LayoutFault> {
-        if EARLIER.iter().any(|magic| bytes.starts_with(magic)) {
+        if bytes.starts_with(kind.earlier()) {
             return Err(LayoutFault::OtherVersion);
         }
-        if !bytes.starts_with(&MAGIC) {
+        if !bytes.starts_with(&MAGIC) || bytes.starts_with(EARLIER_FOLDER) {
             return Err(LayoutFault::NoIndex);
         }
         if u32_at(&bytes, VERSION_AT) != Some(VERSION) {
@@ -308,7 +319,7 @@ impl IndexFile {
         self.record(section, place).map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// The group of a sample: the last of the first `groups` records that begins with an id not after it.
+    /// The group of a sample: the last of `groups` records whose first number, its first sample, is not after it.
     ///
     /// # Panics
     /// The sample does not exist.
@@ -396,9 +407,14 @@ mod tests {
         assert_eq!(open(built(), Kind::SHARDS).unwrap_err(), LayoutFault::NoIndex);
         let later = Kind { version: 2, ..Kind::ROWS };
         assert_eq!(open(built(), later).unwrap_err(), LayoutFault::OtherVersion);
-        let mut earlier = built();
-        earlier[..8].copy_from_slice(EARLIER[0]);
-        assert_eq!(open(earlier, Kind::SHARDS).unwrap_err(), LayoutFault::OtherVersion);
+        let kinds = [Kind::FOLDER, Kind::SHARDS, Kind::ROWS, Kind::TOKENS];
+        for (kind, other) in kinds.into_iter().flat_map(|kind| kinds.map(|other| (kind, other))) {
+            let mut earlier = built();
+            earlier[..kind.earlier().len()].copy_from_slice(kind.earlier());
+            let expected =
+                if kind == other { LayoutFault::OtherVersion } else { LayoutFault::NoIndex };
+            assert_eq!(open(earlier, other).unwrap_err(), expected, "{kind:?} for {other:?}");
+        }
     }
 
     #[test]

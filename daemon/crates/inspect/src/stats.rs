@@ -135,7 +135,7 @@ pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> 
 fn describe_session(session: &SessionReport) -> String {
     let mut text = format!(
         "\nsession {}: {} as rank {} of {}, {} batches taken of {} published; the trainer waited {} of {}\n  \
-         work threads: {:.2} for it in the mean; slots: {} free, {} filling, {} ready, {} leased\n",
+         {:.2} work threads at its rows in the last minute\n  slots: {} free, {} filling, {} ready, {} leased\n",
         session.session,
         session.stream,
         session.rank,

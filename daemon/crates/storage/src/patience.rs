@@ -335,8 +335,8 @@ impl<'a> Layer for PatientStorage<'a> {
         self.patience.retry("opening", path, || self.storage.open(files, location))
     }
 
-    /// A read that fails is restarted: for a URL, reading sends the request. The file may be shorter now, which nobody
-    /// planned too little memory for: a server may have announced more than it sent.
+    /// A read that fails is restarted: for a URL, reading sends the request. The file may be shorter than at first: a
+    /// server may have announced more than it sent, and the planned memory suffices.
     fn read_opened(
         &self,
         files: &dyn FileTable,

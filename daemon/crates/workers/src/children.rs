@@ -41,6 +41,8 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const LAST_LIMIT: Duration = Duration::from_secs(2);
 /// Polling period for a killed process.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
+/// The most times that the lists of children are read again; a family that never stops forking would hold the spawner.
+const MAX_LISTS: u32 = 64;
 /// An OOM score with which the kernel kills nearly every other process first when memory is short. Lowering it needs
 /// privilege.
 const SPARED: i32 = -900;
@@ -161,17 +163,23 @@ impl Workers {
     }
 
     /// Live children other than workers; ended ones are reaped. The children of a child that ends between the reads of
-    /// two threads' lists move from one to the other unseen, so a list in which a child has ended is read again.
+    /// two threads' lists move from one to the other unseen, so lists with a child that was reaped are read again.
     fn inherited(&self) -> Vec<u32> {
-        loop {
-            let mut found = children_of(std::process::id());
+        let mut found = Vec::new();
+        for _ in 0..MAX_LISTS {
+            found = children_of(std::process::id());
             found.retain(|child| !self.own.contains_key(child));
-            let listed = found.len();
-            found.retain(|child| !has_ended(*child));
-            if found.len() == listed {
-                return found;
+            let mut has_reaped = false;
+            found.retain(|child| {
+                let state = reap(*child);
+                has_reaped |= state == Reaping::Reaped;
+                state == Reaping::Lives
+            });
+            if !has_reaped {
+                break;
             }
         }
+        found
     }
 
     fn reap(&mut self) {
@@ -239,11 +247,23 @@ pub(crate) fn wait_until(child: &mut Child, end: Instant) -> Option<ExitStatus> 
     }
 }
 
-/// Whether a child has ended; reaps it in this case.
-fn has_ended(child: u32) -> bool {
-    let Ok(number) = i32::try_from(child) else { return true };
-    let waited = waitpid(Pid::from_raw(number), Some(WaitPidFlag::WNOHANG));
-    !matches!(waited, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+/// What became of a listed process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reaping {
+    Lives,
+    Reaped,
+    /// Reaped before, or listed by the /proc of another PID namespace.
+    NoChild,
+}
+
+/// Reaps a child if it has ended.
+fn reap(child: u32) -> Reaping {
+    let Ok(number) = i32::try_from(child) else { return Reaping::NoChild };
+    match waitpid(Pid::from_raw(number), Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => Reaping::Lives,
+        Ok(_) => Reaping::Reaped,
+        Err(_) => Reaping::NoChild,
+    }
 }
 
 fn send(process: u32, signal: impl Fn(Pid) -> nix::Result<()>) {

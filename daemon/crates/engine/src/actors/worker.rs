@@ -74,7 +74,7 @@ impl Worker {
                         Claim::Batch { slot } => self.finish(&session, slot, start),
                     }
                     idle_since = self.shared.clock.now();
-                    // Other processes that take the core do not use up the session's share.
+                    // Whoever takes the core from a row does not use up the session's share.
                     let without_core = self.meter.take_without_core();
                     session.turn.end(expected, (idle_since - start).saturating_sub(without_core));
                 }
@@ -183,7 +183,7 @@ impl Worker {
     }
 
     /// Finishes a complete batch. The calls of the user's functions are counted like the calls of stages.
-    fn finish(&self, session: &SessionWork, slot: usize, start: Instant) {
+    fn finish(&mut self, session: &SessionWork, slot: usize, start: Instant) {
         let (shared, stream) = (&self.shared, &session.stream);
         let _beside = shared.work_page.get().map(WorkPage::beside_suspects);
         let batch = session.slots[slot].order();
@@ -205,6 +205,8 @@ impl Worker {
         let thread = self.number;
         let caller = BatchCaller { thread, is_ending: &is_ending, called: &called };
         session.slots[slot].finish(stream, &caller);
+        // This time is the batch's; the next row is measured separately.
+        self.meter.skip();
         place.leave();
         shared.wake_engine();
         if shared.recorder.is_on() {

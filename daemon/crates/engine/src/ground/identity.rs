@@ -31,7 +31,7 @@ impl Stream {
                 _ => identity.with(name, hexadecimal(part)),
             };
         }
-        if let Some(words) = self.dataset.description().identity_words {
+        if let Some(words) = self.dataset.identity_words() {
             identity = identity.with(DATASET_OBJECT, words);
         }
         if let Some(words) = &self.draws.words {

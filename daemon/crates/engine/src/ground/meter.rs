@@ -74,12 +74,18 @@ impl Meter {
             let (rows, wall) = (self.rows, self.wall);
             let used = self.reading(now);
             budget.use_up(used);
-            let gap = wall.saturating_sub(used);
-            let asleep = self.waits.asleep(wall, gap);
+            let asleep = self.split(wall, used);
             stage.cost.add(rows, used, asleep);
-            self.without_core += gap.saturating_sub(asleep);
             self.is_fresh = false;
         }
+    }
+
+    /// Splits the time of rows beyond their CPU time; returns the time asleep.
+    fn split(&mut self, wall: Duration, used: Duration) -> Duration {
+        let gap = wall.saturating_sub(used);
+        let asleep = self.waits.asleep(wall, gap);
+        self.without_core += gap.saturating_sub(asleep);
+        asleep
     }
 
     /// The time without a core in the rows since the last call, as far as it was read. A row that lost its core for long
@@ -177,15 +183,14 @@ mod tests {
             }
             let measured = scope.spawn(|| {
                 rustix::thread::sched_setaffinity(None, &core).unwrap();
-                let mut waits = Waits::start();
+                let mut meter = Meter::start(Instant::now());
                 let (mut asleep, mut ready) = (Duration::ZERO, Duration::ZERO);
                 let (mut cpu, mut begun) = (thread_cpu_time(), Instant::now());
                 work(&mut || {
                     let (cpu_now, now) = (thread_cpu_time(), Instant::now());
                     let (wall, used) = (now - begun, cpu_now - cpu);
-                    let slept = waits.asleep(wall, wall.saturating_sub(used));
-                    asleep += slept;
-                    ready += wall.saturating_sub(used + slept);
+                    asleep += meter.split(wall, used);
+                    ready += meter.take_without_core();
                     (cpu, begun) = (thread_cpu_time(), Instant::now());
                 });
                 (asleep, ready)

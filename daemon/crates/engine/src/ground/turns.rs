@@ -2,10 +2,10 @@
 //! that its trainer waits for first.
 //!
 //! Start-time fair queueing. Each session has a *virtual time*: the time that work threads have spent on its rows, on a
-//! core or asleep in an operation, but not time in which a thread was runnable and other processes had its core. The
-//! session with the smallest virtual time goes first, so clients that take as much as possible get equal shares,
-//! whatever the cost of their rows, and a client that takes less than its share gets its rows before faster ones. The
-//! rest of its share goes to the others in equal parts.
+//! core or asleep in an operation, but not time in which a thread was runnable without a core. Finishing a batch counts
+//! as a whole. The session with the smallest virtual time goes first, so clients that take as much as possible get
+//! equal shares, whatever the cost of their rows, and a client that takes less than its share gets its rows before
+//! faster ones. The rest of its share goes to the others in equal parts.
 //!
 //! Two rules complete this:
 //!

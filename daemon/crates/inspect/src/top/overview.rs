@@ -124,9 +124,9 @@ fn row(
     let taken: usize = cells.iter().map(Span::width).sum();
     spans.extend(cells);
     let pad = " ".repeat(widths.ring - taken.min(widths.ring));
-    let work = session.work_threads();
+    let work = threads(session.work_threads());
     let limit = &figures.verdict().limit;
-    spans.push(Span::raw(format!("{pad}  {work:>4.1}  {cpu:>9}  {memory:>9}  {limit}")));
+    spans.push(Span::raw(format!("{pad}  {work:>4}  {cpu:>9}  {memory:>9}  {limit}")));
     Line::from(spans)
 }
 
@@ -137,6 +137,11 @@ fn own(figures: &Figures) -> (String, String) {
         format!("{:.1}", figures.cpu_cores())
     };
     (cpu, format_bytes(figures.report().resident_bytes))
+}
+
+/// A number of threads in four columns.
+fn threads(number: f64) -> String {
+    if number < 99.95 { format!("{number:.1}") } else { format!("{number:.0}") }
 }
 
 /// The sum over all daemons that respond.
@@ -154,11 +159,12 @@ fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
         }
     }
     let text = format!(
-        " {}  {:>9}  {:>7}  {}  {work:>4.1}  {:>9}  {:>9}",
+        " {}  {:>9}  {:>7}  {}  {:>4}  {:>9}  {:>9}",
         left("together", 6 + widths.stream),
         grouped(rate),
         "",
         left("", widths.ring),
+        threads(work),
         right(&format!("{cpu:.1}/{budget:.1}"), 9),
         format_bytes(bytes)
     );
