@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use forebay_synth::ArrayContainer;
+use forebay_synth::tfrecord::{Values, example, frame};
 use forebay_tests::program::Finished;
 use forebay_tests::{TestDir, data, program, signal};
 use nix::sys::signal::Signal;
@@ -27,6 +28,23 @@ fn read(dir: &TestDir, name: &str) -> String {
     std::fs::read_to_string(dir.path(name)).unwrap()
 }
 
+/// One file as of ImageNet's scripts: a picture, its class and the edges of none to two boxes.
+fn boxed_pictures(pictures: &Path, target: &Path) {
+    std::fs::create_dir(target).unwrap();
+    let mut records = Vec::new();
+    for (number, edges) in (0..40_i64).zip([&[][..], &[0.5], &[0.25, 0.5]].into_iter().cycle()) {
+        let picture = pictures.join(format!("class-{:03}/{number:08}.jpg", number % 4));
+        let picture = std::fs::read(picture).unwrap();
+        let features = [
+            ("image/encoded", Values::Bytes(&[&picture])),
+            ("image/class/label", Values::Integers(&[number % 4])),
+            ("image/object/bbox/xmin", Values::Floats(edges)),
+        ];
+        records.extend(frame(&example(&features)));
+    }
+    std::fs::write(target.join("train-00000-of-00001"), records).unwrap();
+}
+
 #[test]
 fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
     let dir = TestDir::new();
@@ -45,6 +63,7 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
         15,
     )
     .unwrap();
+    boxed_pictures(&dir.path("my ${HOME} \"photos\""), &dir.path("boxed"));
     let rows: String = (0..40).map(|row| format!("text {row},{row}\n")).collect();
     let table = dir.path("table");
     std::fs::create_dir(&table).unwrap();
@@ -70,6 +89,7 @@ fn what_it_writes_passes_check_and_runs_for_every_kind_of_data() {
             "examples/train-{00000..00002}-of-00003",
             "label = { from = \"image/class/label\", as = \"integer\" }",
         ),
+        ("boxed", "\"image/object/bbox/xmin\" = { ragged = true, max_bytes = \"64B\" }"),
         ("sounds", "audio = { ragged = true, max_bytes = \"1KiB\" }  # floats: 100 to 139 frames;"),
         ("speech", "wav = { from = \"wav\", as = \"audio\" }"),
         ("my ${HOME} \"photos\"", "preset = \"imagenet-train\""),

@@ -514,12 +514,17 @@ impl Draft {
         let rules = &seen.settle_classes(&seen.rules_with_sounds(), numbers);
         let (first, second) = (images.next(), images.next());
         let has_sounds = seen.arrays.iter().any(|array| array.is_sound);
+        let arrays = Self::of_arrays("unpack", seen);
+        let output = arrays
+            .tables
+            .split_once("\n[output]")
+            .map_or(String::new(), |(_, rest)| format!("\n[output]{rest}"));
         if first.is_some() && second.is_none() && !has_sounds {
             let head = "preset = \"imagenet-train\"  # decode, random-resized-crop 224, flip; for validation: \"imagenet-eval\"\n";
             let epochs = Epochs::Many;
             return Self {
                 head: head.to_owned(),
-                tables: rules.clone(),
+                tables: format!("{rules}{output}"),
                 epochs,
                 ..Self::default()
             };
@@ -537,11 +542,6 @@ impl Draft {
         }
         let operations =
             if operations.is_empty() { "[]".to_owned() } else { format!("[\n{operations}]") };
-        let arrays = Self::of_arrays("unpack", seen);
-        let output = arrays
-            .tables
-            .split_once("\n[output]")
-            .map_or(String::new(), |(_, rest)| format!("\n[output]{rest}"));
         let tables =
             format!("{rules}\n[[stage]]\nname = \"unpack\"\noperations = {operations}\n{output}");
         let has_images = seen.fields.iter().any(|field| field.kind == FieldKind::EncodedImage);
