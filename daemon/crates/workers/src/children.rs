@@ -201,18 +201,21 @@ fn kill_worker(worker: &mut Worker) {
 }
 
 /// Kills the selected descendants of a process of this family, which itself stays. It does not wait for their ends.
-/// Every descendant gets a signal; after `end`, none of the processes that they start meanwhile.
+/// Every descendant gets a signal; after `end`, not all of those that start others without end.
 fn kill_below(process: u32, end: Instant, is_meant: impl Fn(u32) -> bool) {
     let mut killed = HashSet::new();
-    loop {
+    let mut was_empty = false;
+    for lists in 1.. {
         let mut found = descendants_of(process);
         found.retain(|it| is_meant(*it) && killed.insert(*it));
-        // Until they are killed, they may start others.
-        if found.is_empty() {
+        // Lists miss the children of a process that ends while they are read, as killed ones do; and until they are
+        // killed, processes may start others.
+        if found.is_empty() && was_empty {
             return;
         }
+        was_empty = found.is_empty();
         found.into_iter().for_each(kill_descendant);
-        if Instant::now() > end {
+        if Instant::now() > end && lists >= MAX_LISTS {
             return;
         }
     }

@@ -165,10 +165,14 @@ mod tests {
         assert!(with_descendants(std::process::id()).contains(&child));
         // Between the shell's fork and the start of `sleep` the child has no environment for a moment.
         let end = Instant::now() + Duration::from_secs(60);
-        while mark_of(child).is_none() && Instant::now() < end {
+        let mark = loop {
+            let mark = mark_of(child);
+            if mark.is_some() || Instant::now() > end {
+                break mark;
+            }
             std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(mark_of(child).as_deref(), Some("7-1"));
+        };
+        assert_eq!(mark.as_deref(), Some("7-1"));
         assert_eq!(mark_of(u32::MAX), None);
         Command::new("kill").arg(line.trim()).status().unwrap();
         shell.stdin.take().unwrap().write_all(b"\n").unwrap();
