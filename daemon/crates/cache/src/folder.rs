@@ -237,9 +237,9 @@ impl CacheFolder {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(errno),
         }
-        let lies_there = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        let is_current = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|status| is_same(&status, &folder));
-        if !lies_there {
+        if !is_current {
             return Ok(None);
         }
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
