@@ -1,22 +1,23 @@
 //! The settings of a loader, and the attach.
 
+mod connecting;
+
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, RestartPolicy, Start};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, RestartPolicy};
 use forebay_protocol::ids::Position;
 use forebay_protocol::launcher::Environment;
-use forebay_protocol::socket::{Connection, SocketError};
 
+use self::connecting::Connected;
 use crate::error::Error;
 use crate::job;
-use crate::link::{Interrupt, Link};
+use crate::link::Interrupt;
 use crate::loader::Loader;
-use crate::program::find_program;
-use crate::rank::{Placement, RankSource, find_placement};
+use crate::rank::{RankSource, find_placement};
 use crate::state::State;
-use crate::supervisor::{LaunchSpec, Supervisor, greet};
+use crate::supervisor::Supervisor;
 use crate::target::Target;
 
 /// The environment variable with the daemon's socket, which `forebay run` sets.
@@ -39,6 +40,7 @@ pub struct Builder {
     program: Option<PathBuf>,
     unfinished: bool,
     named_segments: Option<bool>,
+    shared: Option<String>,
     group: Option<String>,
     interrupt: Option<Interrupt>,
 }
@@ -69,6 +71,7 @@ impl Builder {
             program: None,
             unfinished: false,
             named_segments: None,
+            shared: None,
             group: Some(String::new()),
             interrupt: None,
         }
@@ -160,6 +163,15 @@ impl Builder {
         self
     }
 
+    /// Shares one daemon with the loaders of this user and host that have the same configuration and this name, which
+    /// separates jobs; empty for one job. The first of them starts the daemon, and it ends 5 s after the last one.
+    /// Default: the loader's daemon is private.
+    #[must_use]
+    pub fn shared(mut self, name: &str) -> Self {
+        self.shared = Some(name.to_owned());
+        self
+    }
+
     /// The group of ranks that this loader's rank is compared with ([`crate::job`]); `None` skips the comparison. Default:
     /// the group without a name.
     #[must_use]
@@ -183,8 +195,7 @@ impl Builder {
     pub fn attach(mut self) -> Result<Loader, Error> {
         let environment = Environment::of_process();
         let placement = find_placement(self.rank, &self.frameworks, &environment)?;
-        let (mut link, stream, path) = self.connect(&placement)?;
-        link.expect_welcome()?;
+        let Connected { mut link, stream, path, revival } = self.connect(&placement)?;
         let position = self.state.as_ref().map_or(self.position, |state| state.position);
         let attach = Attach {
             stream: stream.clone(),
@@ -201,7 +212,12 @@ impl Builder {
         let request =
             if named { ClientFrame::AttachNamed(attach) } else { ClientFrame::Attach(attach) };
         link.send(&request, &[])?;
-        let (terms, segments) = link.expect_attached()?;
+        let (terms, segments) = link.expect_attached().map_err(|error| match error {
+            Error::Taken(reason) if revival.is_some() => Error::Taken(format!(
+                "{reason}; if it is of another job with this configuration, give the jobs different names (`shared`)"
+            )),
+            error => error,
+        })?;
         if !self.unfinished {
             refuse_unfinished(&terms)?;
         }
@@ -216,95 +232,14 @@ impl Builder {
         }
         let (state, group) = (self.state.as_ref(), self.group.as_deref());
         job::check(&terms, &placement, state, group, &environment, &mut link)?;
-        if let (Some(path), RestartPolicy::BySupervisor) = (path, terms.restart_policy) {
+        let returns =
+            matches!(terms.restart_policy, RestartPolicy::BySupervisor | RestartPolicy::ByClients);
+        if let (Some(path), true) = (path, returns) {
             let socket = std::path::absolute(&path).unwrap_or(path);
-            link.set_supervisor(Supervisor::served(socket, link.connection())?);
+            link.set_supervisor(Supervisor::served(socket, link.connection(), revival)?);
         }
         let substitutes = self.state.map_or(0, |state| state.substitutes);
         Loader::new(link, *terms, segments, stream, placement, substitutes)
-    }
-
-    /// Connects and sends the frames before `Attach`. Returns the stream and, unless the daemon is private, its socket.
-    fn connect(
-        &mut self,
-        placement: &Placement,
-    ) -> Result<(Link, Option<String>, Option<PathBuf>), Error> {
-        let interrupt = self.interrupt.take();
-        let target = std::mem::replace(&mut self.target, Target::Stream(None));
-        let (path, stream) = match target {
-            Target::Config(config) => {
-                return Ok((self.start_private(config, placement, interrupt)?, None, None));
-            }
-            Target::Socket(path, stream) => (path, stream),
-            Target::Stream(stream) => {
-                let socket = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
-                let Some(socket) = socket else {
-                    return Err(no_socket(stream.as_deref()));
-                };
-                (PathBuf::from(socket), stream)
-            }
-        };
-        if self.object.is_some() {
-            return Err(Error::Config(
-                "a Dataset object needs a daemon of its loader alone; a running daemon takes none"
-                    .into(),
-            ));
-        }
-        if !self.overrides.is_empty() {
-            return Err(Error::Config(
-                "overrides are for a configuration; a running daemon has read its own already (`--set` at its start)"
-                    .into(),
-            ));
-        }
-        if path.is_dir() {
-            return Err(Error::Config(format!(
-                "`{}` is a folder, not a socket or a configuration; set `dataset.path` to it in a configuration",
-                path.display()
-            )));
-        }
-        let connection = Connection::connect(&path).map_err(|error| {
-            Error::DaemonLost(format!("no daemon answers at `{}`: {error}", path.display()))
-        })?;
-        match greet(&connection) {
-            // A daemon that refuses this user may have closed already; its reason is in the socket and is read next.
-            Ok(()) | Err(SocketError::Closed) => {}
-            Err(error) => {
-                return Err(Error::DaemonLost(format!(
-                    "the daemon at `{}`: {error}",
-                    path.display()
-                )));
-            }
-        }
-        Ok((Link::new(connection, None, interrupt, self.timeout)?, stream, Some(path)))
-    }
-
-    fn start_private(
-        &mut self,
-        config: ConfigSource,
-        placement: &Placement,
-        interrupt: Option<Interrupt>,
-    ) -> Result<Link, Error> {
-        if let ConfigSource::File(path) = &config
-            && let Err(error) = std::fs::metadata(path)
-        {
-            return Err(Error::Config(format!("the configuration `{path}`: {error}")));
-        }
-        let program = find_program(self.program.as_deref())?;
-        let launch = LaunchSpec {
-            program: std::path::absolute(&program).unwrap_or(program),
-            local_world_size: placement.local_world_size,
-            local_rank: placement.local_rank,
-            budget: self.timeout,
-        };
-        let start_frame = ClientFrame::Start(Start {
-            config,
-            overrides: std::mem::take(&mut self.overrides),
-            local_world_size: placement.local_world_size,
-            local_rank: placement.local_rank,
-        });
-        let (supervisor, connection) =
-            Supervisor::private(launch, &start_frame, self.object.as_slice())?;
-        Link::new(connection, Some(supervisor), interrupt, self.timeout)
     }
 }
 
@@ -322,20 +257,6 @@ impl Loader {
     pub fn builder(target: impl Into<Target>) -> Builder {
         Builder::new(target.into())
     }
-}
-
-/// The error for a bare word if there is no running daemon.
-fn no_socket(word: Option<&str>) -> Error {
-    if let Some(folder) = word.filter(|word| Path::new(word).is_dir()) {
-        return Error::Config(format!(
-            "`{folder}` is a folder here, but a word without a `/` is a stream of `forebay run`: did you mean `./{folder}`?"
-        ));
-    }
-    let what = word.map_or_else(|| "no target".into(), |word| format!("`{word}`"));
-    Error::Config(format!(
-        "{what} was given, which is no configuration file and no socket, so it would be a stream of `forebay run`, but \
-         {SOCKET_VARIABLE} is not set: start the program with `forebay run CONFIG -- COMMAND`, or give a `.toml` file"
-    ))
 }
 
 /// Refuses a stream that leaves a field to a GPU, for a loader without one.

@@ -40,6 +40,7 @@ pub mod program;
 pub mod rank;
 mod ring;
 mod session_status;
+mod shared_daemon;
 pub mod state;
 pub mod statistics;
 mod stream_cursor;

@@ -39,6 +39,8 @@ pub(crate) enum Ending {
 pub(crate) struct Link {
     connection: Arc<Connection>,
     supervisor: Option<Supervisor>,
+    /// The restart state that came before the supervisor existed.
+    restart_state: Vec<OwnedFd>,
     fork_mark: Arc<ForkMark>,
     interrupt: Option<Interrupt>,
     /// Readable when the interrupt should be called at once.
@@ -71,6 +73,7 @@ impl Link {
         Ok(Self {
             connection: Arc::new(connection),
             supervisor,
+            restart_state: Vec::new(),
             fork_mark: Arc::new(fork_mark),
             interrupt,
             wake: None,
@@ -98,6 +101,7 @@ impl Link {
     }
 
     pub(crate) fn set_supervisor(&mut self, supervisor: Supervisor) {
+        supervisor.save_restart_state(std::mem::take(&mut self.restart_state));
         self.supervisor = Some(supervisor);
     }
 
@@ -112,7 +116,6 @@ impl Link {
     }
 
     /// Takes the interrupt: the caller calls it from now on.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "of the GPU half"))]
     pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
         self.interrupt.take()
     }
@@ -150,9 +153,10 @@ impl Link {
     }
 
     /// Saves the descriptors that the daemon sent for a restart.
-    pub(crate) fn save_restart_state(&self, descriptors: Vec<OwnedFd>) {
-        if let Some(supervisor) = &self.supervisor {
-            supervisor.save_restart_state(descriptors);
+    pub(crate) fn save_restart_state(&mut self, descriptors: Vec<OwnedFd>) {
+        match &self.supervisor {
+            Some(supervisor) => supervisor.save_restart_state(descriptors),
+            None => self.restart_state = descriptors,
         }
     }
 

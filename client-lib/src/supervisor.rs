@@ -32,6 +32,8 @@
 mod log;
 mod private;
 mod reserve;
+mod restart_budget;
+mod revival;
 mod served;
 mod start;
 
@@ -48,6 +50,7 @@ use forebay_protocol::socket::Connection;
 use crate::error::Error;
 pub(crate) use log::write_to_stderr;
 pub(crate) use private::LaunchSpec;
+pub(crate) use served::Revival;
 pub(crate) use start::greet;
 
 /// The maximum time for which closing a loader waits for its private daemon's exit: without it, a program that exits at

@@ -13,6 +13,7 @@ mod harden;
 mod index;
 mod init;
 mod launch;
+mod loader_opening;
 mod logging;
 mod lost_spawner;
 mod notify;
@@ -24,6 +25,7 @@ mod run_sample;
 mod samples;
 mod scan_notice;
 mod serve;
+mod shared;
 mod show;
 mod values;
 mod work_file;
@@ -85,6 +87,9 @@ enum Command {
     /// Serve the loader whose socket is the standard input. Started by the client library.
     #[command(hide = true)]
     Private,
+    /// Serve the loaders of this host that share a daemon. Started by the client library.
+    #[command(hide = true)]
+    Shared(shared::SharedArguments),
     /// Start the workers of a Python stage for the daemon whose socket is the standard input.
     #[command(hide = true)]
     SpawnWorkers,
@@ -125,6 +130,7 @@ pub fn main() -> ExitCode {
             completions::completions(&arguments, &Arguments::command())
         }
         Command::Private => private::private(),
+        Command::Shared(arguments) => shared::shared(&arguments),
         Command::SpawnWorkers => harden::spawn_workers(),
         Command::CredentialProcess => harden::credential_process(),
         Command::Guarded(arguments) => run::guarded(&arguments),

@@ -7,6 +7,7 @@
 //!   [Start]  private loader    ──►        (configuration; before any Attach)
 //!                              ◄──  [Kept] (+ plan, work page, index)
 //!   Attach                     ──►
+//!                              ◄──  [Kept] of a shared daemon
 //!                              ◄──  Attached (+ data, publish, return) | Fault
 //!   Seek                       ──►
 //!                              ◄──  Positioned | Fault
@@ -45,7 +46,7 @@ pub enum ClientFrame {
         /// The client's release, for messages.
         release: String,
     },
-    /// Configures a private loader's daemon. May carry the sealed memory of a Dataset object.
+    /// Configures a daemon that a loader has started. May carry the sealed memory of a Dataset object.
     Start(Start),
     /// Asks for a session.
     Attach(Attach),
@@ -62,7 +63,7 @@ pub enum ClientFrame {
     Stats,
     /// Ends the session.
     Goodbye,
-    /// Configures the daemon that replaces a private loader's dead one; carries the descriptors of `Kept`.
+    /// Configures the daemon that replaces a dead one of loaders; carries the descriptors of `Kept`.
     Restart(Restart),
     /// Requests a session that continues in the client's existing memory; carries its data segment.
     Reattach(Reattach),
@@ -150,6 +151,8 @@ pub enum RestartPolicy {
     BySupervisor,
     /// It is not restarted: the trainer ends with it, as under `forebay run`.
     Never,
+    /// Each of the clients that share it, at the same socket: the first one to find no daemon there starts the next.
+    ByClients,
 }
 
 /// The parameters of [`ClientFrame::Start`].
@@ -223,7 +226,7 @@ pub enum DaemonFrame {
     Fault(Fault),
     /// The daemon exits normally.
     Goodbye,
-    /// The restart state that a private loader keeps; carries the resolved plan, the page of samples under work and,
+    /// The restart state that a private loader, or each client of a shared daemon, keeps; carries the resolved plan, the page of samples under work and,
     /// for some datasets, the index or the Dataset object.
     Kept,
     /// Answers `Steps` and `Replay`.

@@ -8,6 +8,7 @@
 //!   processes exchange; [`window`]: memory that a process shares with an untrusted one.
 //! - [`launcher`]: the rank that launchers state for a process; [`identity`]: the values that the ranks of a job must
 //!   share.
+//! - [`runtime_folder`]: the folder of a user's sockets.
 //! - [`publish`] and [`returns`]: the two rings; [`lease`]: the state of each slot, on the daemon's heap.
 //!
 //! The rings are generic over [`words::Words`], so the same code runs over shared memory, over the heap and under the
@@ -40,6 +41,8 @@ pub mod observing;
 pub mod pixel_values;
 pub mod publish;
 pub mod returns;
+#[cfg(not(loom))]
+pub mod runtime_folder;
 pub mod sync;
 pub mod tensor;
 pub mod wire;

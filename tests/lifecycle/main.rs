@@ -8,3 +8,4 @@ mod restart;
 mod run;
 mod seclusion;
 mod serve;
+mod shared;

@@ -35,9 +35,10 @@ impl Session {
     /// `forebay run`). `overrides` are pairs of a dotted key and JSON text; `worker_keys` are such pairs that apply
     /// only to a configuration. `rank`, `distributed` and `ray_train` are (rank, world size); `group` is the group of
     /// ranks to compare with outside of Python. `device` is a `DeviceRequest` for batches on a GPU. `object` is the
-    /// descriptor of a Dataset object's memory, which the caller still owns.
+    /// descriptor of a Dataset object's memory, which the caller still owns. `shared` is the name of the daemon that the
+    /// loaders of a configuration share; None: a private one.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None, object=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None, object=None, shared=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -55,6 +56,7 @@ impl Session {
         group: Option<&str>,
         device: Option<DeviceRequest>,
         object: Option<i32>,
+        shared: Option<&str>,
     ) -> PyResult<Self> {
         let target = match kind {
             "json" => Target::json(target, None),
@@ -86,6 +88,9 @@ impl Session {
         let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
         for (key, json) in worker_keys.into_iter().chain(overrides) {
             builder = builder.override_key(key, json);
+        }
+        if let Some(name) = shared {
+            builder = builder.shared(name);
         }
         if let Some(program) = program {
             builder = builder.program(program);

@@ -1,4 +1,5 @@
-//! The supervisor of a connection to a daemon that a service manager restarts: reconnects to its socket.
+//! The supervisor of a connection to a daemon at a socket: connects to the next one there, which a service manager
+//! starts, or one of the clients that share the daemon ([`Revival`]).
 //!
 //! The memory of a session goes to the next daemon only after the previous one is known to be dead, so that two daemons
 //! never write to it. If the kernel gives no pidfd of the daemon (another PID namespace before Linux 6.5), the lock
@@ -15,6 +16,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::reserve::Reserve;
+pub(crate) use super::revival::Revival;
+use super::revival::Reviver;
 use super::start::greet;
 use super::{Lifecycle, Shared, Supervisor, drain_wakeups, spawn, wait_for_any};
 use crate::error::Error;
@@ -27,11 +30,16 @@ const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Supervisor {
     /// Starts the thread that watches a connection and creates the next one. `socket` is absolute: the working
-    /// directory may change.
-    pub(crate) fn served(socket: PathBuf, connection: &Arc<Connection>) -> Result<Self, Error> {
+    /// directory may change. `revival`: how this client starts the next daemon; otherwise others do.
+    pub(crate) fn served(
+        socket: PathBuf,
+        connection: &Arc<Connection>,
+        revival: Option<Revival>,
+    ) -> Result<Self, Error> {
         let (shared, wakeups) = Self::new_shared()?;
         let reserve = Reserve::default();
-        let thread = Thread { shared: Arc::clone(&shared), wakeups, socket, reserve };
+        let reviver = revival.map(Reviver::new);
+        let thread = Thread { shared: Arc::clone(&shared), wakeups, socket, reserve, reviver };
         let connection = Arc::clone(connection);
         spawn("forebay-monitor", move || thread.run(connection))?;
         Ok(Self { shared, own_process: std::process::id(), is_private: false })
@@ -43,6 +51,7 @@ struct Thread {
     wakeups: Connection,
     socket: PathBuf,
     reserve: Reserve,
+    reviver: Option<Reviver>,
 }
 
 /// The reason why a connection is no longer used.
@@ -64,9 +73,10 @@ impl Thread {
                 return;
             }
             drop(connection);
+            let mut has_progressed = false;
             let entered = self.shared.enter(|state| {
                 state.exit_reason.get_or_insert_with(|| "it closed the connection".to_owned());
-                state.publish = None;
+                has_progressed = state.publish.take().is_some_and(|ring| ring.published() > 0);
                 Lifecycle::Restarting
             });
             if !entered {
@@ -74,7 +84,12 @@ impl Thread {
             }
             match self.wait_for_exit(daemon.as_ref()) {
                 None => return,
-                Some(Gone::Dead) => refusals = 0,
+                Some(Gone::Dead) => {
+                    refusals = 0;
+                    if let Some(reviver) = &mut self.reviver {
+                        reviver.on_death(&self.shared, has_progressed);
+                    }
+                }
                 Some(Gone::Refused) => {
                     refusals += 1;
                     if !self.back_off(refusals) {
@@ -155,8 +170,8 @@ impl Thread {
         false
     }
 
-    /// Connects to the socket once a daemon listens there. `None`: the loader is dropped.
-    fn connect(&self) -> Option<Arc<Connection>> {
+    /// Connects to the socket once a daemon listens there. `None`: the loader is dropped, or no daemon will come back.
+    fn connect(&mut self) -> Option<Arc<Connection>> {
         loop {
             if self.shared.is_closed() {
                 return None;
@@ -165,6 +180,15 @@ impl Thread {
                 && greet(&connection).is_ok()
             {
                 return Some(Arc::new(connection));
+            }
+            if let Some(reviver) = &mut self.reviver
+                && let Err(reason) = reviver.revive(&self.shared)
+            {
+                self.shared.enter(|state| {
+                    state.lost_reason = Some(reason);
+                    Lifecycle::Lost
+                });
+                return None;
             }
             wait_for_any(&[self.wakeups.as_fd()], Some(RETRY_INTERVAL));
             drain_wakeups(&self.wakeups);

@@ -1,34 +1,21 @@
 //! A private loader's daemon: one client, whose socket is the standard input; the daemon ends with its trainer.
 
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_protocol::frames::{ConfigSource, Fault, FaultKind, Start};
 use forebay_protocol::socket::Connection;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::harden::{Inherited, disable_dumping, unblock_signals};
-use super::launch::{Launch, Rings, runtime};
+use super::launch::runtime;
+use super::loader_opening::{Audience, open_for_loader};
 use super::logging;
 use super::lost_spawner::LostSpawner;
-use super::opening_watch::OpeningWatch;
-use forebay_affinity::LocalRank;
-use forebay_config::{Config, Override};
-use forebay_control::{
-    AccessRules, Host, Opened, Opening, RestartState, Resumed, accept_clients,
-    listen_for_observers, serve_connection,
-};
-use forebay_engine::{LastEnd, SharedEngine, WorkPage};
-use forebay_inspect::error_text::whole_reason;
-use forebay_inspect::http::MetricsListener;
-use forebay_keys::ConfigError;
-use forebay_workers::WorkerStart;
+use forebay_control::{AccessRules, Host, accept_clients, listen_for_observers, serve_connection};
+use forebay_engine::SharedEngine;
 
 /// `forebay private`.
 pub(super) fn private() -> anyhow::Result<ExitCode> {
@@ -62,8 +49,13 @@ async fn serve_one(connection: Connection, lost: &LostSpawner) -> anyhow::Result
     // A Ctrl-C at the terminal is for the trainer, which tells this daemon when to end.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let host =
-        Rc::new(Host::private(Box::new(|opening, progress| Box::pin(open(opening, progress)))));
+    let host = Rc::new(Host::private(Box::new(|opening, progress| {
+        Box::pin(async move {
+            let opened = open_for_loader(opening, progress, &Audience::OneLoader).await?;
+            serve_observers(&opened.0);
+            Ok(opened)
+        })
+    })));
     let served = serve_connection(connection, Rc::clone(&host));
     tokio::pin!(served);
     loop {
@@ -81,90 +73,11 @@ async fn serve_one(connection: Connection, lost: &LostSpawner) -> anyhow::Result
     Ok(())
 }
 
-/// Opens the streams that the loader requests; a dataset is scanned on a separate thread. `progress` changes during the
-/// opening.
-async fn open(opening: Opening, progress: Arc<AtomicU64>) -> Result<Opened, Fault> {
-    let internal = |message: String| Fault { kind: FaultKind::Internal, message };
-    let (rank, count) = match &opening {
-        Opening::Start(start, _) => (start.local_rank, start.local_world_size),
-        Opening::Restart(restart, _) => (restart.local_rank, restart.local_world_size),
-    };
-    if let Opening::Restart(restart, _) = &opening {
-        tracing::warn!(
-            process = std::process::id(),
-            "the previous daemon died: {}; this daemon resumes its sessions",
-            restart.reason
-        );
-    }
-    let local = LocalRank { rank, count: count.max(1) };
-    // A separate thread: a thread of the runtime would later read samples, with the rights that this process drops.
-    let (sender, prepared) = tokio::sync::oneshot::channel();
-    let prepare = move || {
-        let mut before = None;
-        let (config, rings) = match opening {
-            Opening::Start(start, object) => {
-                let mut config = read_config(&start).map_err(|error| Fault {
-                    kind: FaultKind::Config,
-                    message: error.to_string(),
-                })?;
-                config.dataset.object = object;
-                (config, Rings::New)
-            }
-            Opening::Restart(restart, kept) => {
-                let Resumed { config, page, index } = RestartState::open(kept)?;
-                before = Some((page, restart.signal.map_or(LastEnd::Exit, LastEnd::Signal)));
-                (config, Rings::Kept(index))
-            }
-        };
-        let configs = vec![config];
-        let metrics = match (MetricsListener::bind(&configs), &rings) {
-            (Ok(metrics), _) => metrics,
-            // A running trainer needs its batches more than the metrics.
-            (Err(error), Rings::Kept(_)) => {
-                tracing::warn!("{error}; this daemon runs without listen.metrics");
-                None
-            }
-            (Err(error), Rings::New) => {
-                return Err(Fault { kind: FaultKind::Config, message: error.to_string() });
-            }
-        };
-        // Relaxed: a counter that orders nothing.
-        let on_progress = |_| {
-            progress.fetch_add(1, Ordering::Relaxed);
-        };
-        let opening = OpeningWatch::patient();
-        // At a first start the loader waits for the workers; at a restart a trainer may be running.
-        let workers = match rings {
-            Rings::New => WorkerStart::AtOnceInNormalClass,
-            Rings::Kept(_) => WorkerStart::AtOnce,
-        };
-        let launch = Launch::prepare(configs, local, rings, workers, &opening, on_progress)?;
-        let before = before.as_ref().map(|(page, end)| (page, *end));
-        let page = WorkPage::in_memory(before)
-            .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;
-        Ok((launch, metrics, page))
-    };
-    std::thread::Builder::new()
-        .name("forebay-start".to_owned())
-        .spawn(move || drop(sender.send(prepare())))
-        .map_err(|error| internal(format!("cannot start a thread: {error}")))?;
-    let (launch, metrics, page) = prepared.await.map_err(|error| internal(error.to_string()))??;
-    let name = launch.streams.first().map_or_else(String::new, |stream| stream.name().to_owned());
-    let restart_state = launch.streams.first().map(|stream| RestartState::of(stream, &page));
-    let restart_state = restart_state.transpose();
-    let restart_state = restart_state.unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot save the plan for a restart; if this daemon dies, the loader fails with DaemonLost");
-        None
-    });
-    let engine =
-        launch.start(None, metrics, Some(page)).map_err(|error| internal(whole_reason(&error)))?;
-    serve_observers(&name, &engine);
-    Ok((engine, restart_state))
-}
-
 /// Listens for `forebay stats`, `top` and others. A failure is only logged.
-fn serve_observers(name: &str, engine: &SharedEngine) {
-    match listen_for_observers(name) {
+fn serve_observers(engine: &SharedEngine) {
+    let name =
+        engine.borrow().streams().first().map_or_else(String::new, |one| one.name().to_owned());
+    match listen_for_observers(&name) {
         Ok((path, listener)) => {
             tracing::info!(socket = %path.display(), "observable");
             let host = Rc::new(Host::observed(Rc::clone(engine)));
@@ -178,23 +91,6 @@ fn serve_observers(name: &str, engine: &SharedEngine) {
         }
         Err(error) => {
             tracing::warn!(%error, "cannot listen for `forebay stats` and `top`; this daemon cannot be observed")
-        }
-    }
-}
-
-fn read_config(start: &Start) -> Result<Config, ConfigError> {
-    let mut dict = serde_json::Map::new();
-    for (key, text) in &start.overrides {
-        let value =
-            serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::String(text.clone()));
-        dict.insert(key.clone(), value);
-    }
-    let overrides = Override::from_json(&serde_json::Value::Object(dict))?;
-    match &start.config {
-        ConfigSource::File(path) => Config::from_file(Path::new(path), &overrides),
-        ConfigSource::Json { name, folder, text } => {
-            let dict = serde_json::from_str(text).unwrap_or(serde_json::Value::Null);
-            Config::from_json(name, Path::new(folder), &dict, &overrides)
         }
     }
 }

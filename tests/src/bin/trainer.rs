@@ -1,6 +1,7 @@
 //! Plays the trainer: attaches to streams and does what its arguments say, one JSON line for each thing that happens.
 //!
 //! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
+//! - `share=NAME` comes before `use` and stays: the loaders of a configuration and a name share a daemon
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
 //! - `state=JSON` comes before `use` and says where it goes on; `timeout=SECONDS` too, and stays
 //! - `epoch=rest` takes what is left of the epoch
@@ -39,12 +40,16 @@ fn play() -> Result<(), Error> {
     let mut current = String::new();
     let mut state = None;
     let mut timeout = DEADLINE;
+    let mut shared: Option<String> = None;
     for argument in std::env::args().skip(1) {
         let (verb, value) = argument.split_once('=').unwrap_or((&argument, ""));
         if verb == "use" {
             current = value.to_owned();
             if !loaders.contains_key(value) {
-                loaders.insert(current.clone(), attach(value, state.take(), timeout)?);
+                loaders.insert(
+                    current.clone(),
+                    attach(value, state.take(), timeout, shared.as_deref())?,
+                );
             }
             continue;
         }
@@ -52,6 +57,7 @@ fn play() -> Result<(), Error> {
             "epoch" if value == "rest" => {
                 take_rest(&current, loaders.get_mut(&current).expect("`use` comes first"))?;
             }
+            "share" => shared = Some(value.to_owned()),
             "timeout" => timeout = Duration::from_secs(number(value) as u64),
             "starve" => starve(Duration::from_millis(number(value) as u64)),
             "epoch" => take(&current, &mut loaders, usize::MAX)?,
@@ -84,11 +90,19 @@ fn play() -> Result<(), Error> {
     Ok(())
 }
 
-fn attach(word: &str, state: Option<State>, timeout: Duration) -> Result<Loader, Error> {
+fn attach(
+    word: &str,
+    state: Option<State>,
+    timeout: Duration,
+    shared: Option<&str>,
+) -> Result<Loader, Error> {
     let target = if word == "default" { Target::Stream(None) } else { Target::parse(word) };
     let mut builder = Loader::builder(target).timeout(timeout);
     if let Some(state) = state {
         builder = builder.state(state, false);
+    }
+    if let Some(name) = shared {
+        builder = builder.shared(name);
     }
     let loader = builder.attach()?;
     let placement = loader.placement();

@@ -55,12 +55,22 @@ class Loader(_loader.Loader):
         device_hold: int = 6,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        shared: Union[bool, str] = False,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = device
         self._device_request = _loader.DeviceRequest(device, pin, pool=(ahead, device_hold))
         super().__init__(
-            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+            target,
+            rank,
+            world_size,
+            state,
+            timeout,
+            overrides,
+            force=force,
+            compare_ranks=compare_ranks,
+            shared=shared,
+            **keywords,
         )
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:

@@ -73,6 +73,7 @@ class Loader(_loader.Loader):
         device: Any = None,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        shared: Union[bool, str] = False,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
@@ -84,7 +85,16 @@ class Loader(_loader.Loader):
         if rank is None and world_size is None and jax.process_count() > 1:
             rank, world_size = jax.process_index(), jax.process_count()
         super().__init__(
-            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+            target,
+            rank,
+            world_size,
+            state,
+            timeout,
+            overrides,
+            force=force,
+            compare_ranks=compare_ranks,
+            shared=shared,
+            **keywords,
         )
         self._timeout = float(timeout)
         # The batches that JAX may still be reading, oldest first: weakly, so that no device memory is kept for them.

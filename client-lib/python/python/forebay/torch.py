@@ -64,6 +64,7 @@ class Loader(_loader.Loader):
         static: bool = False,
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
+        shared: Union[bool, str] = False,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = torch.device(device)
@@ -84,7 +85,16 @@ class Loader(_loader.Loader):
         elif static:
             raise ConfigError("static=True is for a CUDA device; on the CPU tensors are views of the ring's slots")
         super().__init__(
-            target, rank, world_size, state, timeout, overrides, force=force, compare_ranks=compare_ranks, **keywords
+            target,
+            rank,
+            world_size,
+            state,
+            timeout,
+            overrides,
+            force=force,
+            compare_ranks=compare_ranks,
+            shared=shared,
+            **keywords,
         )
         try:
             _group_timeout.warn_if_shorter(self)

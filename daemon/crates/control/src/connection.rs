@@ -1,7 +1,7 @@
 //! One client's connection, from its `Hello` to its end.
 //!
 //! States: Greeting ─Hello─► Ready ─Attach, Reattach─► Attached ─Goodbye, hang-up, death or fault─► over. `Start` or
-//! `Restart` is allowed once, in Ready, and only for a private daemon; `Stats` in Ready and Attached. Anything else
+//! `Restart` is allowed once, in Ready, and only of the loader that started the daemon; `Stats` in Ready and Attached. Anything else
 //! ends the connection with a fault.
 
 mod cut;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{
-    Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION,
+    Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION, RestartPolicy,
 };
 use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
@@ -351,7 +351,11 @@ impl Client {
     async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<(), Cut> {
         let opener = match &self.host.opener {
             Some(opener) if self.host.engine().is_none() => opener,
-            _ => return Err(refusal("Start and Restart are for private daemons, once")),
+            _ => {
+                return Err(refusal(
+                    "Start and Restart are for a daemon that a loader starts, once",
+                ));
+            }
         };
         let progress = Arc::new(AtomicU64::new(0));
         let mut opening = opener(opening, Arc::clone(&progress));
@@ -372,7 +376,10 @@ impl Client {
             }
         };
         *self.host.engine.borrow_mut() = Some(engine);
-        if let Some(restart_state) = restart_state {
+        if let Some(restart_state) = restart_state.map(Rc::new) {
+            if self.host.restart_policy == RestartPolicy::ByClients {
+                *self.host.restart_state.borrow_mut() = Some(Rc::clone(&restart_state));
+            }
             send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
         }
         Ok(())
@@ -408,6 +415,10 @@ impl Client {
         let (number, terms) = attached?;
         self.session = Some(number);
         self.host.shares.on_attach(self.peer);
+        let restart_state = self.host.restart_state.borrow().clone();
+        if let Some(restart_state) = restart_state {
+            send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
+        }
         send(socket, &terms.frame, &terms.descriptors()).await?;
         // Names exist until the client has opened them.
         self.terms = terms.has_names().then_some(terms);

@@ -1,9 +1,10 @@
-//! State that the connections of one daemon share: its engine, and how a private daemon creates it.
+//! State that the connections of one daemon share: its engine, and how a daemon that a loader has started creates it.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::restart_state::RestartState;
 use forebay_config::DatasetObject;
 use forebay_engine::SharedEngine;
 
-/// What a private daemon is requested to serve.
+/// What the loader that started a daemon requests it to serve.
 pub enum Opening {
     /// A configuration, and the Dataset object that came with it, if there was one.
     Start(Start, Option<DatasetObject>),
@@ -26,7 +27,7 @@ pub enum Opening {
 /// Opened streams, and the restart state for the client.
 pub type Opened = (SharedEngine, Option<RestartState>);
 
-/// Opens the streams of a private daemon. The number changes as long as there is progress or an announced wait.
+/// Opens the streams for the loader that started the daemon. The number changes as long as there is progress or an announced wait.
 pub(crate) type Opener =
     Box<dyn Fn(Opening, Arc<AtomicU64>) -> Pin<Box<dyn Future<Output = Result<Opened, Fault>>>>>;
 
@@ -48,9 +49,11 @@ impl Default for Patience {
 /// State that the connections of one daemon share.
 pub struct Host {
     pub(super) engine: RefCell<Option<SharedEngine>>,
-    /// Private daemons only.
+    /// Of a daemon that a loader has started.
     pub(super) opener: Option<Opener>,
     pub(super) restart_policy: RestartPolicy,
+    /// Sent before each session of a daemon that its clients restart, once the streams are open.
+    pub(super) restart_state: RefCell<Option<Rc<RestartState>>>,
     /// Whether clients may attach; otherwise they may only observe.
     pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
@@ -69,6 +72,7 @@ impl Host {
             engine,
             opener: None,
             restart_policy,
+            restart_state: RefCell::new(None),
             takes_clients: true,
             connections,
             numbers,
@@ -88,12 +92,18 @@ impl Host {
             engine: RefCell::new(None),
             opener: Some(opener),
             restart_policy: RestartPolicy::ByClient,
+            restart_state: RefCell::new(None),
             takes_clients: true,
             connections: Cell::new(0),
             numbers: Cell::new(0),
             shares: FairShares::default(),
             patience: Patience::default(),
         }
+    }
+
+    /// For a daemon that loaders share, which is configured by the first frame of the loader that started it.
+    pub fn shared(opener: Opener) -> Self {
+        Self { restart_policy: RestartPolicy::ByClients, ..Self::private(opener) }
     }
 
     /// A unique number for a connection of this daemon, of clients or observers.

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
+use forebay_protocol::runtime_folder;
 use forebay_protocol::socket::{Connection, Listener, SocketError};
 use tokio::io::Interest;
 
@@ -25,7 +26,7 @@ use super::namespaces::{is_hidden_process, is_own_process};
 use forebay_engine::watch;
 use forebay_host::hidden;
 use forebay_host::lock_file::LockFile;
-use forebay_host::sockets::{abstract_prefix, credentials, lock_path, runtime_folder_path};
+use forebay_host::sockets::{abstract_prefix, credentials, lock_path};
 
 /// Limit of clients that wait for a daemon to be ready.
 const MAX_WAITING: usize = 256;
@@ -70,7 +71,7 @@ pub struct SocketPlace {
 
 /// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
 pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
-    let folder = runtime_folder_path();
+    let folder = runtime_folder::path();
     let failed = |source| ListenError::System { path: folder.clone(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
     let status = fs::symlink_metadata(&folder).map_err(failed)?;
@@ -124,14 +125,25 @@ impl SocketPlace {
         name: &str,
         rules: &AccessRules,
     ) -> Result<Self, ListenError> {
-        let path = match explicit {
-            Some(path) => path.to_owned(),
+        match explicit {
+            Some(path) => Self::bind_at(path.to_owned(), rules),
             None => {
-                let folder = runtime_folder()?;
-                sweep(&folder);
-                folder.join(format!("{}-{name}.sock", std::process::id()))
+                Self::bind_in_runtime_folder(&format!("{}-{name}.sock", std::process::id()), rules)
             }
-        };
+        }
+    }
+
+    /// Listens at a file of the run-time folder.
+    ///
+    /// # Errors
+    /// [`ListenError::Held`] if another daemon listens there; the system refused.
+    pub fn bind_in_runtime_folder(file: &str, rules: &AccessRules) -> Result<Self, ListenError> {
+        let folder = runtime_folder()?;
+        sweep(&folder);
+        Self::bind_at(folder.join(file), rules)
+    }
+
+    fn bind_at(path: PathBuf, rules: &AccessRules) -> Result<Self, ListenError> {
         if path.as_os_str().len() > 107 {
             return Err(ListenError::TooLong { path });
         }

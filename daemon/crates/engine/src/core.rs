@@ -194,6 +194,12 @@ impl Engine {
         self.sessions.contains_key(&number)
     }
 
+    /// Whether any session is attached.
+    #[must_use]
+    pub fn has_sessions(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+
     /// The stream of a session.
     #[must_use]
     pub fn stream_of(&self, number: u64) -> Option<Arc<Stream>> {

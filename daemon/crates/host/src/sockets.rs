@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use forebay_protocol::runtime_folder;
 use forebay_protocol::socket::Connection;
 use nix::sys::socket::{UnixCredentials, getsockopt, sockopt};
 
@@ -19,15 +20,6 @@ pub fn credentials(connection: &Connection) -> nix::Result<UnixCredentials> {
     getsockopt(connection, sockopt::PeerCredentials)
 }
 
-/// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`.
-#[must_use]
-pub fn runtime_folder_path() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(folder) if !folder.is_empty() => PathBuf::from(folder).join("forebay"),
-        _ => std::env::temp_dir().join(format!("forebay-{}", nix::unistd::Uid::effective())),
-    }
-}
-
 /// The lock file of a socket, which is locked while the daemon lives.
 #[must_use]
 pub fn lock_path(socket: &Path) -> PathBuf {
@@ -39,7 +31,7 @@ pub fn lock_path(socket: &Path) -> PathBuf {
 /// The automatic sockets of this user on which a daemon listens, including sockets of private daemons (`@…`).
 #[must_use]
 pub fn find_sockets() -> Vec<PathBuf> {
-    let entries = fs::read_dir(runtime_folder_path());
+    let entries = fs::read_dir(runtime_folder::path());
     let mut sockets: Vec<PathBuf> = entries
         .into_iter()
         .flatten()

@@ -1,0 +1,209 @@
+//! The daemon that loaders of one host share: the place of its socket, and its start. docs/design/shared-daemon.md draws
+//! the states.
+//!
+//! Loaders of the same user, release and configuration find each other by the name of the socket. A loader that finds no
+//! daemon there starts one; a daemon that finds the socket's lock held says so and ends, so any number may be started at
+//! once. The connection to a daemon that this process has started carries its configuration, or the state of the dead
+//! daemon that it replaces. The session uses another one, as that of every loader does.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use forebay_protocol::frames::{ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind};
+use forebay_protocol::runtime_folder;
+use forebay_protocol::socket::{Connection, Incoming, SocketError};
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::error::Error;
+use crate::supervisor::greet;
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedDaemon {
+    /// Absolute: the working directory may change.
+    program: PathBuf,
+    /// The socket's file in the run-time folder.
+    file: String,
+    socket: PathBuf,
+}
+
+/// The state of a daemon that this process has started.
+#[derive(Debug)]
+pub(crate) enum Starting {
+    /// It opens the streams.
+    Opening,
+    /// It serves.
+    Serving,
+    /// Another daemon has the socket.
+    Held,
+    /// It cannot serve, for this reason.
+    Refused(Fault),
+    /// It ended without a reason.
+    Gone,
+}
+
+impl SharedDaemon {
+    /// The daemon of a configuration. `name` separates jobs with the same one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the configuration cannot be read.
+    pub(crate) fn of(
+        program: PathBuf,
+        name: &str,
+        config: &ConfigSource,
+        overrides: &[(String, String)],
+    ) -> Result<Self, Error> {
+        let mut digest = Digest::default();
+        let release = env!("CARGO_PKG_VERSION");
+        let label = match config {
+            ConfigSource::File(path) => {
+                let text = std::fs::read(path).map_err(|error| {
+                    Error::Config(format!("the configuration `{path}`: {error}"))
+                })?;
+                [b"file", path.as_bytes(), &text].iter().for_each(|part| digest.add(part));
+                Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned())
+            }
+            ConfigSource::Json { name, folder, text } => {
+                let parts = ["json", name, folder, text];
+                parts.iter().for_each(|part| digest.add(part.as_bytes()));
+                None
+            }
+        };
+        [release, name].iter().for_each(|part| digest.add(part.as_bytes()));
+        for (key, value) in overrides {
+            [key, value].iter().for_each(|part| digest.add(part.as_bytes()));
+        }
+        let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
+        let label: String = label.unwrap_or_default().chars().filter(is_plain).take(24).collect();
+        let file = format!("shared-{label}-{:016x}.sock", digest.0);
+        let socket = runtime_folder::path().join(&file);
+        Ok(Self { program, file, socket })
+    }
+
+    /// The file of its log, which exists while it runs and after it has died.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.socket.with_extension("log")
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Connects to it and sends `Hello`; `None`: no daemon listens.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: the socket is another user's.
+    pub(crate) fn connect(&self) -> Result<Option<Connection>, Error> {
+        let Ok(connection) = Connection::connect(&self.socket) else { return Ok(None) };
+        let own = nix::unistd::Uid::effective().as_raw();
+        let theirs = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
+        match theirs {
+            Ok(theirs) if theirs != own => Err(Error::Config(format!(
+                "the socket {} belongs to user {theirs}, and this process is user {own}: name another folder in \
+                 XDG_RUNTIME_DIR",
+                self.socket.display()
+            ))),
+            _ => Ok(greet(&connection).is_ok().then_some(connection)),
+        }
+    }
+
+    /// Starts a daemon, and returns the connection that configures it with this frame.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the program cannot be started, [`Error::Memory`] for lack of descriptors.
+    pub(crate) fn start(
+        &self,
+        frame: &ClientFrame,
+        descriptors: &[OwnedFd],
+    ) -> Result<Connection, Error> {
+        let (own, daemons) = Connection::pair()
+            .map_err(|error| Error::Memory(format!("creating a socket pair failed: {error}")))?;
+        let failed = |error: SocketError| {
+            Error::Config(format!("sending the daemon's first frames: {error}"))
+        };
+        greet(&own).map_err(failed)?;
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        own.send(frame, &descriptors).map_err(failed)?;
+        let mut starter = Command::new(&self.program)
+            .args(["shared", &self.file])
+            .stdin(Stdio::from(daemons.into_descriptor()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| {
+                Error::Config(format!(
+                    "the program `{}` could not be started: {error}",
+                    self.program.display()
+                ))
+            })?;
+        // It ends at once and leaves the daemon to the system; another part of this program may have reaped it.
+        let _ = starter.wait();
+        Ok(own)
+    }
+}
+
+/// Reads what a daemon that was started has sent.
+pub(crate) fn read_start(starter: &Connection) -> Starting {
+    loop {
+        match starter.receive::<DaemonFrame>() {
+            Ok(Incoming::Frame(DaemonFrame::Fault(fault), _)) => {
+                return if fault.kind == FaultKind::Taken {
+                    Starting::Held
+                } else {
+                    Starting::Refused(fault)
+                };
+            }
+            Ok(Incoming::Frame(DaemonFrame::Kept, _)) => return Starting::Serving,
+            Ok(Incoming::Frame(..) | Incoming::Doorbell) => {}
+            Ok(Incoming::Empty) => return Starting::Opening,
+            Err(_) => return Starting::Gone,
+        }
+    }
+}
+
+/// FNV-1a of parts, each with its length: loaders with equal parts have the same number, on every machine.
+#[derive(Debug)]
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, part: &[u8]) {
+        let length = (part.len() as u64).to_le_bytes();
+        for byte in length.iter().chain(part) {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loaders_with_the_same_configuration_and_name_have_one_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.toml");
+        std::fs::write(&path, "[batch]\nsize = 2\n").unwrap();
+        let file = ConfigSource::File(path.display().to_string());
+        let of = |name: &str, overrides: &[(&str, &str)]| {
+            let overrides: Vec<_> =
+                overrides.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+            SharedDaemon::of("forebay".into(), name, &file, &overrides).unwrap().file
+        };
+        let first = of("", &[]);
+        assert!(first.starts_with("shared-train-"), "{first}");
+        assert_eq!(of("", &[]), first);
+        assert_ne!(of("other", &[]), first);
+        assert_ne!(of("", &[("batch.size", "4")]), first);
+        assert_ne!(of("", &[("batch.siz", "e4")]), of("", &[("batch.size", "4")]));
+        std::fs::write(&path, "[batch]\nsize = 3\n").unwrap();
+        assert_ne!(of("", &[]), first, "another text is another configuration");
+    }
+}
