@@ -3,6 +3,7 @@
 //!
 //! - [`daemon`]: the daemon of a loader that goes on taking batches.
 //! - [`trainer`]: trainers, commands of `forebay run`, or everything at once; each is resumed from its last checkpoint.
+//! - [`shared`]: the daemon that eight trainers share.
 //! - [`remote`]: daemons, trainers and the server behind which the data lies, in bad weather; [`served`]: that server.
 //! - [`mod@reference`]: what an undisturbed run delivers; [`report`]: what was found, as one line of JSON.
 //!
@@ -13,6 +14,7 @@ pub mod reference;
 pub mod remote;
 pub mod report;
 pub mod served;
+pub mod shared;
 pub mod trainer;
 
 use std::time::Duration;

@@ -103,7 +103,12 @@ impl Reference {
 
     /// What a configuration delivers.
     pub fn of(config: PathBuf) -> Self {
-        let loader = test_dir::loader(config.as_path(), 0, 1)
+        Self::of_rank(config, 0, 1)
+    }
+
+    /// What a configuration delivers to a rank of so many.
+    pub fn of_rank(config: PathBuf, rank: u32, world_size: u32) -> Self {
+        let loader = test_dir::loader(config.as_path(), rank, world_size)
             .timeout(std::time::Duration::from_secs(8))
             .attach()
             .unwrap();
