@@ -11,6 +11,7 @@ use forebay_keys::toml_key;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
+use crate::fields::begins_as_picture;
 use crate::tokens::Width;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::read_sample;
@@ -84,6 +85,8 @@ pub(super) struct Seen {
     pub(super) defects: (u64, Vec<(PathBuf, String)>),
     /// Text fields with the name of a class.
     classes: Vec<SeenNames>,
+    /// Fields of bytes of which every value that was read begins as a picture.
+    pictures: BTreeSet<String>,
     /// Fields that some rows do not have.
     lacking: Vec<String>,
     /// The type of tokens, if it is inferred.
@@ -129,6 +132,11 @@ impl SeenNames {
             && self.names.len() as u64 * 4 <= self.values * 3
             && self.names.iter().all(is_name)
     }
+}
+
+fn names_of_bytes(fields: &[Field]) -> BTreeSet<String> {
+    let of_bytes = fields.iter().filter(|field| field.kind == FieldKind::Bytes);
+    of_bytes.map(|field| field.name.clone()).collect()
 }
 
 /// One array field in the samples that were read.
@@ -247,6 +255,7 @@ impl Seen {
             fields: dataset.fields().to_vec(),
             rules: dataset.description().field_rules,
             classes: dataset.fields().iter().filter_map(SeenNames::of).collect(),
+            pictures: names_of_bytes(dataset.fields()),
             ..Self::default()
         };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
@@ -272,6 +281,7 @@ impl Seen {
                 break;
             }
         }
+        seen.settle_pictures();
         seen.is_all = seen.samples == all;
         seen.arrays.retain(|array| array.rows.0 <= array.rows.1);
         let probable_bytes = (read_bytes / seen.samples.max(1)).saturating_mul(all);
@@ -310,6 +320,11 @@ impl Seen {
             if let (Some(names), FieldValue::Text(text)) = (names, value) {
                 names.values += 1;
                 names.names.insert(text.to_string());
+            }
+            if let FieldValue::Bytes(bytes) = value
+                && !begins_as_picture(bytes)
+            {
+                self.pictures.remove(&field.name);
             }
         }
         self.measure(dataset, &values);
@@ -400,15 +415,29 @@ impl Seen {
         settled
     }
 
-    /// The rules, with fields of bytes that contain sounds changed to sounds.
-    fn rules_with_sounds(&self) -> String {
+    /// Makes fields of bytes that contain pictures fields of pictures.
+    fn settle_pictures(&mut self) {
+        if self.defects.0 == self.samples {
+            self.pictures.clear();
+        }
+        for field in &mut self.fields {
+            if self.pictures.contains(&field.name) {
+                field.kind = FieldKind::EncodedImage;
+            }
+        }
+    }
+
+    /// The rules, with fields of bytes that contain pictures or sounds changed to those.
+    fn rules_with_media(&self) -> String {
+        let sounds = self.arrays.iter().filter(|array| array.is_sound);
+        let sounds = sounds.map(|array| (&array.name, "as = \"audio\""));
+        let pictures = self.pictures.iter().map(|name| (name, "as = \"image\""));
+        let media: Vec<_> = sounds.chain(pictures).collect();
         let mut text = String::new();
         for line in self.rules.split_inclusive('\n') {
-            let is_sound = |array: &&SeenArray| {
-                array.is_sound && line.starts_with(&format!("{} = {{", toml_key(&array.name)))
-            };
-            match self.arrays.iter().find(is_sound) {
-                Some(_) => text.push_str(&line.replacen("as = \"bytes\"", "as = \"audio\"", 1)),
+            let is_of = |name: &String| line.starts_with(&format!("{} = {{", toml_key(name)));
+            match media.iter().find(|(name, _)| is_of(name)) {
+                Some((_, word)) => text.push_str(&line.replacen("as = \"bytes\"", word, 1)),
                 None => text.push_str(line),
             }
         }
@@ -511,7 +540,7 @@ impl Draft {
     /// are not changed. `numbers`: whether the format converts class names to numbers.
     pub(super) fn of_members(seen: &Seen, numbers: bool) -> Self {
         let mut images = seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage);
-        let rules = &seen.settle_classes(&seen.rules_with_sounds(), numbers);
+        let rules = &seen.settle_classes(&seen.rules_with_media(), numbers);
         let (first, second) = (images.next(), images.next());
         let has_sounds = seen.arrays.iter().any(|array| array.is_sound);
         let arrays = Self::of_arrays("unpack", seen);
