@@ -103,10 +103,7 @@ impl Reference {
 
     /// What a configuration delivers.
     pub fn of(config: PathBuf) -> Self {
-        let loader = test_dir::loader(config.as_path(), 0, 1)
-            .timeout(std::time::Duration::from_secs(8))
-            .attach()
-            .unwrap();
+        let loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
         Self { config, epochs: BTreeMap::new(), loader }
     }
 
