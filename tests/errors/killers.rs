@@ -1,7 +1,7 @@
 //! Samples whose work ends the daemon: found, named and treated as bad samples, whoever starts the daemon again.
 //!
 //! What ends it is a thread of the test, which looks at the daemon's page of the samples under work and sends SIGABRT, as
-//! a defective decoder's `abort` would, whenever a certain sample stands there. Each sample is under work for 300 ms.
+//! a defective decoder's `abort` would, whenever a certain sample stands there. Each sample is under work for 600 ms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,7 +22,7 @@ const TRAINER: &str = env!("CARGO_BIN_EXE_forebay-test-trainer");
 const SAMPLES: usize = 40;
 /// Several threads, so that innocent samples are under work beside.
 const STAGE: &str =
-    "{ name = \"decode\", concurrency = 8, operations = [{ op = \"delay\", milliseconds = 300 }] }";
+    "{ name = \"decode\", concurrency = 8, operations = [{ op = \"delay\", milliseconds = 600 }] }";
 /// By group of threads: where its first cell lies in the page. A cell has a stream, an epoch and a sample.
 const CELLS_AT: [u64; 2] = [(8 + 256 * 4) * 8, (8 + 256 * 4 + 512 * 8) * 8];
 const CELL_BYTES: usize = 64;

@@ -83,10 +83,7 @@ impl Place {
             injector().display(),
             program::forebay().display()
         );
-        let program = dir.path("program");
-        std::fs::write(&program, script).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        std::fs::set_permissions(program, mode).unwrap();
+        program::write_script(&dir.path("program"), &script);
         Self { dir, images, config }
     }
 
@@ -181,11 +178,11 @@ fn in_the_run_every_way_of_being_away_is_waited_for_and_named() {
 fn an_outage_that_lasts_longer_than_the_clients_time_out_counts_as_progress() {
     let place = Place::new("");
     let expected = place.expected();
-    let mut loader = place.loader().timeout(Duration::from_secs(2)).attach().unwrap();
+    let mut loader = place.loader().timeout(Duration::from_secs(5)).attach().unwrap();
     let mut taken = first_batch(&mut loader);
     place.fail(Errno::EIO as i32);
     until_away(&mut loader, &mut taken);
-    let mended = place.mend_in(Duration::from_secs(5));
+    let mended = place.mend_in(Duration::from_secs(8));
     taken.extend(take_epoch(&mut loader));
     mended.join().unwrap();
     assert_eq!(taken, expected);

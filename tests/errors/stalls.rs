@@ -19,7 +19,7 @@ fn a_time_out_names_the_stage_the_sample_and_the_file_and_so_do_stats_and_log() 
     );
     let config = dir.config("train.toml", &text);
     let daemon = Daemon::serve(&dir, &config);
-    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(3)).attach().unwrap();
+    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(8)).attach().unwrap();
     let error = loader.next_batch().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     let message = error.to_string();
@@ -48,7 +48,7 @@ fn a_time_out_of_a_daemon_that_is_stopped_says_that_it_does_not_answer() {
     let dir = TestDir::new();
     let config = dir.image_stream(8, 2, "");
     let daemon = Daemon::serve(&dir, &config);
-    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(2)).attach().unwrap();
+    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(8)).attach().unwrap();
     loader.next_batch().unwrap().unwrap();
     daemon.signal(Signal::SIGSTOP);
     let error = loop {

@@ -125,7 +125,7 @@ fn told_within_three_points(share: f64) {
     let step = if share == 0.0 { LOADING * 2 } else { LOADING.mul_f64(1.0 - share) };
     let mut last = (Value::Null, 0.0);
     // A burst of other work may fall into some measurements, not into each one.
-    for _ in 0..5 {
+    for _ in 0..12 {
         let trainer = Trainer::start(daemon.loader(0, 1).attach().unwrap(), step, 0);
         let done = headspace(
             &dir,

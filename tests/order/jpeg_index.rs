@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_synth::{GenerateOptions, generate_images};
 use forebay_tests::kills::Random;
-use forebay_tests::{TestDir, data, program};
+use forebay_tests::{TestDir, data, program, wait_until};
 
 const IMAGES: u64 = 40;
 
@@ -37,7 +37,10 @@ fn digest(dir: &TestDir, config: &Path, settings: &[&str]) -> String {
     for setting in settings {
         command.args(["--set", setting]);
     }
-    program::run(&mut command).json()["digest"].as_str().unwrap().to_owned()
+    let digest = program::run(&mut command).json()["digest"].as_str().unwrap().to_owned();
+    // The command may end before its daemon has written all that it has learned.
+    wait_until("the run's daemon has ended", || dir.processes().is_empty());
+    digest
 }
 
 /// How many images are known, by `check`.

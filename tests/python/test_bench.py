@@ -5,11 +5,10 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from support import script_modules
+from support import script_modules, wait_until
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 module = script_modules(BENCH)
@@ -181,20 +180,23 @@ def test_the_recipes_run():
 
 
 def test_an_interrupt_leaves_no_process(tmp_path):
-    code = "import time; print('started', flush=True); time.sleep(300)"
+    code, waits = "import time; print('started', flush=True); time.sleep(300)", tmp_path / "waits"
+    # A file says that the run waits for its process: an interrupt that comes earlier would leave it.
     script = (
-        "import sys, contestants, peer_loaders.work as w\n"
+        "import pathlib, subprocess, sys, contestants, peer_loaders.work as w\n"
+        "class Popen(subprocess.Popen):\n"
+        "    def wait(self, *terms):\n"
+        f"        pathlib.Path({str(waits)!r}).touch()\n"
+        "        return super().wait(*terms)\n"
+        "subprocess.Popen = Popen\n"
         f"one = contestants.Contestant('x', 'x', '', command=[sys.executable, '-c', {code!r}])\n"
         "try: contestants.run(one, w.Work('', '', 1, 1, 1), 1)\n"
         "except KeyboardInterrupt: print('ended')\n"
     )
     runner = subprocess.Popen([sys.executable, "-c", script], cwd=BENCH, stdout=subprocess.PIPE, text=True)
     tree = module("process_tree")
-    deadline = time.monotonic() + 60
-    while len(tree.tree_of(runner.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: waits.exists() or runner.poll() is not None, "the start of the run's process")
     below = [process for process in tree.tree_of(runner.pid) if process != runner.pid]
-    time.sleep(0.5)
     runner.send_signal(2)
     assert runner.communicate(timeout=60)[0] == "ended\n"
     assert below and not any(Path(f"/proc/{process}").exists() for process in below)

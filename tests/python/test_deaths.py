@@ -42,7 +42,7 @@ def test_a_daemon_that_cannot_come_back_is_lost_with_the_reason(config, tmp_path
     )
     wrapper.chmod(0o700)
     monkeypatch.setenv("FOREBAY_PROGRAM", str(wrapper))
-    with forebay.Loader(config(size=4), timeout=2) as loader:
+    with forebay.Loader(config(size=4), timeout=10) as loader:
         batches = iter(loader)
         next(batches)
         os.kill(loader.daemon_pid, signal.SIGKILL)

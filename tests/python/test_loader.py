@@ -280,7 +280,7 @@ def test_a_bad_sample_ends_the_run_by_name(config, arrays_folder, tmp_path):
 
 
 def test_a_waiting_next_leaves_the_interpreter_to_others(slow):
-    with forebay.Loader(slow(), timeout=0.5) as loader:
+    with forebay.Loader(slow(), timeout=3) as loader:
         counted = []
         stop = threading.Event()
 

@@ -7,7 +7,7 @@ import shutil
 import forebay
 import numpy as np
 import pytest
-from support import config_of, digests, run_program, write_tar, write_toml
+from support import config_of, digests, run_program, wait_until, write_tar, write_toml
 from web_folder import served
 
 SAMPLES = 16
@@ -106,6 +106,13 @@ def test_an_archive_that_was_replaced_since_the_index_is_named(tmp_path):
         assert digests(keys) == first
         write(2)
         os.utime(folder / "one.tar", (1e9, 1e9))
-        shutil.rmtree(tmp_path / "archive")
+        cache = tmp_path / "archive"
+
+        def is_removed():
+            # A daemon that is about to end may still write into it.
+            shutil.rmtree(cache, ignore_errors=True)
+            return not cache.exists()
+
+        wait_until(is_removed, "the cache's removal")
         with pytest.raises(forebay.Error, match=r"one\.tar.*another tag \(ETag\) or time"):
             digests(keys)

@@ -132,15 +132,22 @@ def test_what_was_begun_is_logged_if_the_loader_is_closed_at_once(tmp_path):
             """)
     )
     numpy.save(tmp_path / "rows.npy", numpy.zeros((400, 2), numpy.float32))
+    # A loader waits only a moment for its daemon, and a busy machine takes longer: the lines go on to be passed on.
     script = f"""
+import os, time
 import forebay
 config = {{"dataset": {{"format": "npy", "path": {str(tmp_path / "rows.npy")!r}}},
-          "order": {{"epochs": 2}}, "batch": {{"size": 8}},
+          "order": {{"epochs": 2}}, "batch": {{"size": 8}}, "cpu": {{"policy": "normal"}},
           "stage": [{{"name": "augment", "python": "dots:augment", "workers": 2}}]}}
 with forebay.Loader(config, timeout=100) as loader:
+    daemon = loader.daemon_pid
     for _ in loader.epochs_left():
         for _ in loader:
             pass
+end = time.monotonic() + 60
+while os.path.exists(f"/proc/{{daemon}}") and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(0.5)
 """
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     run = subprocess.run(

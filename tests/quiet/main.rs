@@ -46,7 +46,23 @@ fn voluntary_switches(pid: u32) -> u64 {
 fn activity(daemon: &Daemon, seconds: u64) -> (u64, u64) {
     let (before, ticks) = (voluntary_switches(daemon.pid()), daemon.cpu_ticks());
     std::thread::sleep(Duration::from_secs(seconds));
-    (voluntary_switches(daemon.pid()) - before, daemon.cpu_ticks() - ticks)
+    // The switches of a thread that has ended meanwhile are missing.
+    let woken = voluntary_switches(daemon.pid()).saturating_sub(before);
+    (woken, daemon.cpu_ticks().saturating_sub(ticks))
+}
+
+/// That a daemon's threads wake up no more often and take no more processor time in some seconds. Other work on the
+/// machine may wake them during a measurement, not during each one.
+fn assert_rests(daemon: &Daemon, seconds: u64, most_woken: u64, most_ticks: u64) {
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let (woken, ticks) = activity(daemon, seconds);
+        if woken <= most_woken && ticks <= most_ticks {
+            return;
+        }
+        found.push((woken, ticks));
+    }
+    panic!("times woken and hundredths of a second in {seconds} s: {found:?}");
 }
 
 #[test]
@@ -59,8 +75,7 @@ fn a_daemon_with_nothing_to_do_does_not_wake_up() {
     // What is under way settles; a look at the figures is work too.
     std::thread::sleep(Duration::from_secs(1));
     // Nor does it stay awake all the time.
-    let (woken, ticks) = activity(&daemon, 5);
-    assert!(woken <= 5 && ticks <= 5, "{woken} times and {ticks} hundredths of a second in 5 s");
+    assert_rests(&daemon, 5, 5, 5);
 }
 
 /// A stage that is full while rows wait for it and other threads have nothing to do.
@@ -75,8 +90,7 @@ fn threads_that_wait_for_a_full_stage_sleep() {
     wait_until("rows wait", || daemon.stats(&dir)["stages"][0]["num_tasks"] == 32);
     std::thread::sleep(Duration::from_millis(500));
     // The engine's clock ticks four times a second; threads that polled woke a thousand times each.
-    let (woken, ticks) = activity(&daemon, 4);
-    assert!(woken <= 60 && ticks <= 20, "{woken} times and {ticks} hundredths of a second in 4 s");
+    assert_rests(&daemon, 4, 60, 20);
 }
 
 /// Four on the daemon's two cores leave the idle class next to nothing: the threads of the next class take over.
@@ -143,11 +157,11 @@ fn cores_in(state: &str) -> Vec<u32> {
     list.split(',').flat_map(range).collect()
 }
 
-/// The scheduling policy and the nice level of each thread of a process, by the thread's name.
+/// The scheduling policy and the nice level of each thread of a process, by the thread's name, without those that end.
 fn classes(pid: u32) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { continue };
         let (start, rest) = stat.rsplit_once(") ").unwrap();
         let name = start.split_once('(').unwrap().1.to_owned();
         // nice is field 19 and the policy field 41; the state, field 3, is the first of the rest.
@@ -214,8 +228,12 @@ fn the_daemon_keeps_to_its_cpu_limit_and_says_so() {
     let allowed = 0.1 * f64::from(u32::try_from(cores).unwrap()) * begin.elapsed().as_secs_f64();
     let used = Duration::from_millis(ticks * 10).as_secs_f64();
     assert!(used <= 1.1 * allowed, "{used} of {allowed} CPU seconds");
-    let stats = daemon.stats(&dir);
-    assert_eq!(stats["verdict"]["limit"], "cpu-budget", "{}", stats["verdict"]);
+    let mut stats = serde_json::Value::Null;
+    wait_until("the verdict names the budget", || {
+        take(1);
+        stats = daemon.stats(&dir);
+        stats["verdict"]["limit"] == "cpu-budget"
+    });
     let limit = stats["quiet"].as_array().unwrap().iter().find(|item| item["name"] == "limit");
     assert!(limit.unwrap()["in_force"].as_bool().unwrap(), "{stats}");
 }

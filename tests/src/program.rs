@@ -17,6 +17,13 @@ pub fn copy_forebay(to: &Path) {
     assert!(status.success(), "{status}");
 }
 
+/// Writes a script that can be executed at once: by a program, as [`copy_forebay`] does.
+pub fn write_script(path: &Path, text: &str) {
+    let write = "printf %s \"$1\" > \"$0\" && chmod 700 \"$0\"";
+    let status = Command::new("sh").args(["-c", write]).arg(path).arg(text).status().unwrap();
+    assert!(status.success(), "{status}");
+}
+
 /// The built `forebay`: what `FOREBAY_PROGRAM` names, else the one in the target folder of the running test.
 pub fn forebay() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

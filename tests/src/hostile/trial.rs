@@ -47,7 +47,7 @@ pub fn trial(operations: u64, seed: u64) -> Value {
     let settled = || daemon.descriptors() <= descriptors;
     wait_until("the connections have ended", settled);
     compare(&mut daemon.loader(0, 1).attach().unwrap(), &under_attack);
-    wait_until("the last session has ended", || daemon.mapped_segments() == 0);
+    wait_until("the last session has ended", || daemon.mapped_segments() == 0 && settled());
     json!({
         "operations": tally.total(), "by_client": tally.operations, "cut_off": tally.cut_off,
         "honest_epochs_unharmed": under_attack.len(),

@@ -108,10 +108,7 @@ impl Reference {
 
     /// What a configuration delivers to a rank of so many.
     pub fn of_rank(config: PathBuf, rank: u32, world_size: u32) -> Self {
-        let loader = test_dir::loader(config.as_path(), rank, world_size)
-            .timeout(std::time::Duration::from_secs(8))
-            .attach()
-            .unwrap();
+        let loader = test_dir::loader(config.as_path(), rank, world_size).attach().unwrap();
         Self { config, epochs: BTreeMap::new(), loader }
     }
 

@@ -49,7 +49,7 @@ impl Before {
     /// What is there now that was not, once processes that are ending have had a while.
     pub fn left(&self, dir: &TestDir) -> Value {
         let mut left = json!(null);
-        for _ in 0..500 {
+        for _ in 0..6000 {
             let shared_memory = names_in(Path::new("/dev/shm"));
             let shared_memory = shared_memory.difference(&self.shared_memory);
             left = json!({

@@ -388,7 +388,10 @@ mod tests {
             let new = folder.path().join("new");
             fs::write(&new, npy_bytes("<i8", false, "(1,)", &[0; 8])).unwrap();
             fs::rename(new, root.join("0.npy")).unwrap();
-            until(TIMEOUT);
+            while !opening.is_finished() {
+                clock.advance(Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert_eq!(opening.join().unwrap().report.samples, 1);
         });
     }

@@ -27,7 +27,7 @@ struct Bucket {
 impl Bucket {
     /// A client that gives up early.
     fn impatient(scheme: &'static str) -> Self {
-        Self { stall: Some("300ms"), ..Self::of(scheme) }
+        Self { stall: Some("2s"), ..Self::of(scheme) }
     }
 
     fn of(scheme: &'static str) -> Self {

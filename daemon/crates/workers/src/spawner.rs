@@ -81,17 +81,18 @@ pub fn end_workers() {
     let started = std::mem::take(&mut *STARTED.lock().unwrap_or_else(PoisonError::into_inner));
     let spawners: Vec<_> = started.iter().filter_map(Weak::upgrade).collect();
     let closed: Vec<_> = spawners.iter().filter_map(|spawner| spawner.close()).collect();
-    end_lines(spawners.iter().flat_map(|spawner| spawner.links()).collect());
+    end_lines(spawners.iter().flat_map(|spawner| spawner.links()).collect(), LINES_LIMIT);
     let children: Vec<_> = closed.into_iter().map(|(_, child)| child).collect();
     let end = Instant::now() + END_LIMIT;
     children.into_iter().for_each(|child| end_child(child, end));
 }
 
-/// Lets workers log the lines that they have begun. A worker reports such a line, so that no other is waited for.
-fn end_lines(mut links: Vec<Arc<Link>>) {
+/// Lets workers log the lines that they have begun, for at most `limit`. A worker reports such a line, so that no other
+/// is waited for.
+fn end_lines(mut links: Vec<Arc<Link>>, limit: Duration) {
     links.retain(|link| link.arena().has_begun_line());
     links.iter().for_each(|link| link.close_calls());
-    let end = Instant::now() + LINES_LIMIT;
+    let end = Instant::now() + limit;
     while links.iter().any(|link| link.arena().has_begun_line()) && Instant::now() < end {
         std::thread::sleep(LINES_PERIOD);
     }
@@ -287,7 +288,7 @@ impl Spawner {
     /// Ends the workers, at a normal end after their last lines, and the spawner.
     pub(crate) fn end(&self) {
         if let Some((connection, child)) = self.close() {
-            end_lines(self.links());
+            end_lines(self.links(), LINES_LIMIT);
             drop(connection);
             end_child(child, Instant::now() + END_LIMIT);
         }
@@ -435,7 +436,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             shared.arena().write(&[0; 8], 8).unwrap();
         });
-        end_lines(vec![Arc::clone(&with_line), Arc::clone(&without)]);
+        end_lines(vec![Arc::clone(&with_line), Arc::clone(&without)], Duration::from_secs(60));
         assert!(!with_line.arena().has_begun_line());
         worker.join().unwrap();
         other.set_nonblocking(true).unwrap();
@@ -443,7 +444,7 @@ mod tests {
         // A worker that hangs is not waited for without end.
         without.arena().write(&1_u64.to_le_bytes(), 8).unwrap();
         let begun = Instant::now();
-        end_lines(vec![without]);
+        end_lines(vec![without], LINES_LIMIT);
         assert!((LINES_LIMIT..LINES_LIMIT * 20).contains(&begun.elapsed()));
     }
 }

@@ -217,30 +217,52 @@ mod tests {
         }
     }
 
+    /// Measures again while a measurement is wrong, a few times: other processes may take the core during it.
+    fn assert_measured(
+        measure: impl Fn() -> (Duration, Duration),
+        is_right: impl Fn(Duration, Duration) -> bool,
+    ) {
+        let mut wrong = Vec::new();
+        for _ in 0..5 {
+            let (asleep, ready) = measure();
+            if is_right(asleep, ready) {
+                return;
+            }
+            wrong.push((asleep, ready));
+        }
+        panic!("asleep and ready: {wrong:?}");
+    }
+
     #[test]
     fn time_without_a_core_is_not_sleep() {
-        let (asleep, ready) = beside_others(3, |row_ended| {
-            for _ in 0..40 {
-                spin(Duration::from_millis(2));
-                row_ended();
-            }
+        let measure = || {
+            beside_others(3, |row_ended| {
+                for _ in 0..40 {
+                    spin(Duration::from_millis(2));
+                    row_ended();
+                }
+            })
+        };
+        // Three others take the core.
+        assert_measured(measure, |asleep, ready| {
+            ready > Duration::from_millis(80) && asleep * 20 < ready
         });
-        assert!(ready > Duration::from_millis(80), "three others took no core: {ready:?}");
-        assert!(asleep * 20 < ready, "{asleep:?} asleep, {ready:?} ready");
     }
 
     #[test]
     fn sleep_is_detected_next_to_threads_that_take_the_core() {
-        let (asleep, _) = beside_others(2, |row_ended| {
-            for row in 0..40 {
-                spin(Duration::from_millis(1));
-                if row % 4 == 0 {
-                    std::thread::sleep(Duration::from_millis(20));
+        let measure = || {
+            beside_others(2, |row_ended| {
+                for row in 0..40 {
+                    spin(Duration::from_millis(1));
+                    if row % 4 == 0 {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    row_ended();
                 }
-                row_ended();
-            }
-        });
+            })
+        };
         let slept = Duration::from_millis(200);
-        assert!(asleep > slept * 9 / 10 && asleep < slept * 3 / 2, "{asleep:?} of {slept:?}");
+        assert_measured(measure, |asleep, _| asleep > slept * 9 / 10 && asleep < slept * 3 / 2);
     }
 }

@@ -7,7 +7,7 @@ use forebay_storage::SlowFolder;
 fn slow_storage_gets_more_reads_and_batches_stay_the_same() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let _slow = SlowFolder::new(folder.path().join("data"), Duration::from_millis(20), 1);
+        let _slow = SlowFolder::new(folder.path().join("data"), Duration::from_millis(60), 1);
         let stream = stream_with(folder.path(), &["ring.slots=16"], Clock::system());
         let engine = start(&stream, 1 << 20);
         let mut client = Client::attach(&engine, false);

@@ -288,7 +288,7 @@ const CASES: &[Case] = &[
 ];
 
 /// A failed case is repeated: another process may have used the machine during it.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 6;
 
 #[test]
 fn limit_follows_from_the_engines_metrics() {
@@ -309,10 +309,10 @@ fn limit_follows_from_the_engines_metrics() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), CASES.len(), wrong.join("\n"));
 }
 
-/// One trainer computes, the other takes each batch at once: each session has its verdict, and the daemon's verdict is
-/// that of the waiting session.
-#[test]
-fn verdict_of_two_sessions_is_that_of_the_waiting_one() {
+/// The report after one trainer has computed while the other took each batch at once.
+fn report_of_two_sessions() -> DaemonReport {
+    let report = Rc::new(std::cell::RefCell::new(None));
+    let shared = Rc::clone(&report);
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let case = Case { stages: &[("work", 1, "delay", 2.0)], ..CASE };
@@ -322,15 +322,28 @@ fn verdict_of_two_sessions_is_that_of_the_waiting_one() {
         let mut waits = Trainer::attach(&engine, HUNGRY, 1, 2);
         let time = Duration::from_millis(1500);
         tokio::join!(works.train_for(time), waits.train_for(time));
-        let report = engine.borrow().report();
-        let of_session = |number: usize| report.sessions[number].verdict.clone().unwrap();
-        let limits = (of_session(0).limit, of_session(1).limit);
-        assert_eq!(limits, ("trainer".to_owned(), "work".to_owned()), "{:?}", report.sessions);
-        assert_eq!(report.verdict.limit, "work");
-        let sentence = &report.verdict.sentence;
-        assert!(
-            sentence.contains("of 2 sessions, session 2 (stream `stream`, rank 1"),
-            "{sentence}"
-        );
+        let found = engine.borrow().report();
+        *shared.borrow_mut() = Some(found);
     });
+    report.take().unwrap()
+}
+
+/// Each session has its verdict, and the daemon's verdict is that of the waiting session.
+#[test]
+fn verdict_of_two_sessions_is_that_of_the_waiting_one() {
+    let mut wrong = String::new();
+    for _ in 0..ATTEMPTS {
+        let report = report_of_two_sessions();
+        let limit = |number: usize| Some(report.sessions[number].verdict.as_ref()?.limit.clone());
+        let verdict = &report.verdict;
+        if limit(0).as_deref() == Some("trainer")
+            && limit(1).as_deref() == Some("work")
+            && verdict.limit == "work"
+            && verdict.sentence.contains("of 2 sessions, session 2 (stream `stream`, rank 1")
+        {
+            return;
+        }
+        wrong.push_str(&format!("{}\n  {:?}\n", verdict.sentence, report.sessions));
+    }
+    panic!("{wrong}");
 }
