@@ -32,13 +32,14 @@ fn longest_row_is_found_by_reading_all_samples() {
 /// A shard of MosaicML Streaming with a column `image` of bytes.
 fn shard_of_bytes(root: &Path, values: &[&[u8]]) -> String {
     let mut records = Vec::new();
-    let mut ends = vec![4 * (values.len() as u32 + 2)];
+    let number = |length: usize| u32::try_from(length).unwrap();
+    let mut ends = vec![4 * (number(values.len()) + 2)];
     for value in values {
-        records.extend(u32::try_from(value.len()).unwrap().to_le_bytes());
+        records.extend(number(value.len()).to_le_bytes());
         records.extend(*value);
-        ends.push(ends[0] + records.len() as u32);
+        ends.push(ends[0] + number(records.len()));
     }
-    let mut shard = (values.len() as u32).to_le_bytes().to_vec();
+    let mut shard = number(values.len()).to_le_bytes().to_vec();
     ends.iter().for_each(|end| shard.extend(end.to_le_bytes()));
     shard.extend(records);
     let index = serde_json::json!({ "version": 2, "shards": [{
