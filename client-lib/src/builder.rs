@@ -13,11 +13,12 @@ use forebay_protocol::launcher::Environment;
 use self::connecting::Connected;
 use crate::error::Error;
 use crate::job;
-use crate::link::Interrupt;
+use crate::link::{Interrupt, Link};
 use crate::loader::Loader;
 use crate::rank::{RankSource, find_placement};
+use crate::rows::Rows;
 use crate::state::State;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Revival, Supervisor};
 use crate::target::Target;
 
 /// The environment variable with the daemon's socket, which `forebay run` sets.
@@ -187,6 +188,23 @@ impl Builder {
         self
     }
 
+    /// Attaches to the target for rows on request: their samples are named, and no order, rank, state or job applies.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub fn attach_rows(mut self) -> Result<Rows, Error> {
+        let environment = Environment::of_process();
+        let placement = find_placement(self.rank, &self.frameworks, &environment)?;
+        let Connected { mut link, stream, path, revival } = self.connect(&placement)?;
+        link.send(&ClientFrame::AttachRows { stream: stream.clone() }, &[])?;
+        let (terms, segments) = link.expect_attached()?;
+        if !self.unfinished {
+            refuse_unfinished(&terms)?;
+        }
+        supervise(&mut link, &terms, path, revival)?;
+        Rows::new(link, *terms, segments, stream)
+    }
+
     /// Attaches to the target.
     ///
     /// # Errors
@@ -232,12 +250,7 @@ impl Builder {
         }
         let (state, group) = (self.state.as_ref(), self.group.as_deref());
         job::check(&terms, &placement, state, group, &environment, &mut link)?;
-        let returns =
-            matches!(terms.restart_policy, RestartPolicy::BySupervisor | RestartPolicy::ByClients);
-        if let (Some(path), true) = (path, returns) {
-            let socket = std::path::absolute(&path).unwrap_or(path);
-            link.set_supervisor(Supervisor::served(socket, link.connection(), revival)?);
-        }
+        supervise(&mut link, &terms, path, revival)?;
         let substitutes = self.state.map_or(0, |state| state.substitutes);
         Loader::new(link, *terms, segments, stream, placement, substitutes)
     }
@@ -257,6 +270,22 @@ impl Loader {
     pub fn builder(target: impl Into<Target>) -> Builder {
         Builder::new(target.into())
     }
+}
+
+/// Starts the supervision of a daemon at a socket, if it is restarted.
+fn supervise(
+    link: &mut Link,
+    terms: &Attached,
+    path: Option<PathBuf>,
+    revival: Option<Revival>,
+) -> Result<(), Error> {
+    let returns =
+        matches!(terms.restart_policy, RestartPolicy::BySupervisor | RestartPolicy::ByClients);
+    if let (Some(path), true) = (path, returns) {
+        let socket = std::path::absolute(&path).unwrap_or(path);
+        link.set_supervisor(Supervisor::served(socket, link.connection(), revival)?);
+    }
+    Ok(())
 }
 
 /// Refuses a stream that leaves a field to a GPU, for a loader without one.

@@ -39,6 +39,7 @@ mod patience;
 pub mod program;
 pub mod rank;
 mod ring;
+pub mod rows;
 mod session_status;
 mod shared_daemon;
 pub mod state;

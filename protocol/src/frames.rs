@@ -9,6 +9,8 @@
 //!   Attach                     ──►
 //!                              ◄──  [Kept] of a shared daemon
 //!                              ◄──  Attached (+ data, publish, return) | Fault
+//!   AttachRows, then Ask …     ──►        (in place of Attach)
+//!                              ◄──  [Unanswered]
 //!   Seek                       ──►
 //!                              ◄──  Positioned | Fault
 //!   Stats                      ──►
@@ -77,7 +79,36 @@ pub enum ClientFrame {
     AttachNamed(Attach),
     /// Requests names of the session's dataset.
     Names(NamesRequest),
+    /// Asks for a session whose batches are the rows that the client asks for.
+    AttachRows {
+        /// The stream's name; `None`: the daemon's first.
+        stream: Option<String>,
+    },
+    /// Asks for rows, of a session that [`AttachRows`](Self::AttachRows) has opened. The batch's `seek_serial` is the
+    /// request's number.
+    Ask(RowsRequest),
 }
+
+/// The parameters of [`ClientFrame::Ask`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowsRequest {
+    /// Counted by the client, from 1.
+    pub request: u64,
+    /// From one to a batch of rows, at most [`MAX_ROWS_OF_REQUEST`].
+    pub rows: Vec<RowKey>,
+}
+
+/// What a row is made of, besides the stream: the same key gives the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowKey {
+    /// The sample's id, below the number of samples.
+    pub sample: u64,
+    /// Which occurrence of the sample it is; the epoch, if each sample occurs once in an epoch.
+    pub pass: u64,
+}
+
+/// The maximum number of rows of a request: what fits in a frame.
+pub const MAX_ROWS_OF_REQUEST: usize = 4000;
 
 /// The parameters of [`ClientFrame::Names`]. The response has as many names as fit in a frame, starting with the first,
 /// so the daemon needs no memory for it; the client requests the rest.
@@ -249,6 +280,15 @@ pub enum DaemonFrame {
         /// The names, in order: UTF-8 for classes, a path's bytes for files. At least one unless none are left. For labels
         /// one element: as many as fit, each an int64, little endian; or, with a `total` of 0, why the index has none.
         names: Vec<Vec<u8>>,
+    },
+    /// A request's rows cannot be made. The session goes on.
+    Unanswered {
+        /// The request's number.
+        request: u64,
+        /// The first row that cannot be made.
+        row: u32,
+        /// The reason.
+        fault: Fault,
     },
 }
 

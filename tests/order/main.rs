@@ -8,3 +8,4 @@ mod finish;
 mod jpeg_index;
 mod places;
 mod releases;
+mod rows;

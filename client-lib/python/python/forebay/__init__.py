@@ -14,6 +14,7 @@ A daemon next to the trainer reads, decodes, transforms and collates; this packa
 from typing import Any
 
 from ._cache_loader import CacheLoader
+from ._dataset_rows import Dataset
 from ._exceptions import (
     BadSample,
     ConfigError,
@@ -37,6 +38,7 @@ __all__ = [
     "CacheLoader",
     "ConfigError",
     "DaemonLost",
+    "Dataset",
     "EpochsFinished",
     "Error",
     "Headspace",

@@ -24,6 +24,23 @@ class Terms(TypedDict):
     # Name, type, shape of a row, whether ragged, whether channels_last.
     tensors: list[tuple[str, str, list[int], bool, bool]]
 
+class RowSession:
+    samples: int
+    most_rows: int
+    def __init__(
+        self,
+        kind: str,
+        target: str,
+        *,
+        timeout: float,
+        overrides: list[tuple[str, str]],
+        worker_keys: list[tuple[str, str]],
+        program: Path | None,
+        shared: str | None = None,
+    ) -> None: ...
+    def get(self, samples: list[int], epoch: int) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
 class Session:
     def __init__(
         self,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use forebay_protocol::frames::{
     Attach, ClientFrame, DaemonFrame, Fault, FaultKind, PROTOCOL_VERSION, RestartPolicy,
 };
+use forebay_protocol::ids::Position;
 use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::socket::{Connection, Incoming, SocketError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -33,8 +34,8 @@ use super::namespaces::is_own_process;
 use super::peer;
 use forebay_config::DatasetObject;
 use forebay_engine::{
-    ReattachState, Recorded, SENT_TO_CLIENT, Seek, SessionEnd, SessionMemory, SessionTerms,
-    begin_recording, watch,
+    ReattachState, Recorded, SENT_TO_CLIENT, Seek, SessionEnd, SessionKind, SessionMemory,
+    SessionTerms, begin_recording, watch,
 };
 
 /// Limit of frames that wait to be sent to one client.
@@ -301,16 +302,33 @@ impl Client {
                 self.open(Opening::Restart(restart, descriptors), socket).await?;
             }
             (ClientFrame::Attach(request), true) => {
-                self.attach(&request, SessionMemory::Sealed, socket).await?;
+                self.attach(&request, SessionKind::Order, SessionMemory::Sealed, socket).await?;
+            }
+            (ClientFrame::AttachRows { stream }, true) => {
+                let request = Attach {
+                    stream,
+                    rank: 0,
+                    world_size: 1,
+                    position: Position::default(),
+                    substitutes: 0,
+                };
+                self.attach(&request, SessionKind::Rows, SessionMemory::Sealed, socket).await?;
+            }
+            (ClientFrame::Ask(asked), true) => {
+                let (Some(engine), Some(session)) = (self.host.engine(), self.session) else {
+                    return Err(refusal("Ask before AttachRows"));
+                };
+                let taken = engine.borrow_mut().ask(session, &asked);
+                taken.map_err(|reason| refusal(&reason))?;
             }
             (ClientFrame::AttachNamed(request), true) => {
-                self.attach(&request, SessionMemory::Named, socket).await?;
+                self.attach(&request, SessionKind::Order, SessionMemory::Named, socket).await?;
             }
             (ClientFrame::Reattach(request), true) => {
                 let (serial, leased) = (request.serial, request.leased);
                 let state = ReattachState { data: descriptors, serial, leased };
                 let memory = SessionMemory::Reattached(state);
-                self.attach(&request.attach, memory, socket).await?;
+                self.attach(&request.attach, SessionKind::Order, memory, socket).await?;
             }
             (ClientFrame::Seek { .. }, true) => return Err(refusal("Seek before Attach")),
             (ClientFrame::Stats, true) => {
@@ -389,6 +407,7 @@ impl Client {
     async fn attach(
         &mut self,
         request: &Attach,
+        kind: SessionKind,
         memory: SessionMemory,
         socket: &AsyncFd<Shared>,
     ) -> Result<(), Cut> {
@@ -405,6 +424,7 @@ impl Client {
         let begun = Instant::now();
         let attached = engine.borrow_mut().attach(
             request,
+            kind,
             memory,
             self.host.restart_policy,
             Rc::clone(&self.connection),

@@ -23,7 +23,7 @@ use forebay_protocol::frames::{DaemonFrame, Fault, FaultKind};
 use forebay_protocol::sync::Ordering;
 use tokio::sync::Notify;
 
-pub use self::attach::{ReattachState, SessionMemory};
+pub use self::attach::{ReattachState, SessionKind, SessionMemory};
 pub use self::start::run_on_wake;
 use crate::actors::fetch_threads::FetchThreads;
 use crate::actors::pool::Pool;

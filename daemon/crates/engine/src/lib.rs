@@ -37,7 +37,9 @@ pub use self::actors::stage_benchmark::{StageBenchmark, StageRun};
 pub use self::core::capture::{Recorded, begin_recording};
 pub use self::core::memory::{MemoryError, MemoryPlan, machine_memory_left};
 pub use self::core::session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
-pub use self::core::{Engine, ReattachState, SessionMemory, SharedEngine, run_on_wake};
+pub use self::core::{
+    Engine, ReattachState, SessionKind, SessionMemory, SharedEngine, run_on_wake,
+};
 pub use self::ground::budgets::ByteBudgets;
 pub use self::ground::datasets::{DatasetShare, OpenDataset};
 pub use self::ground::jpeg_index::StreamIndex;

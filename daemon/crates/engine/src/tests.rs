@@ -208,6 +208,7 @@ impl Client {
             .borrow_mut()
             .attach(
                 request,
+                SessionKind::Order,
                 SessionMemory::Sealed,
                 RestartPolicy::Never,
                 Rc::new(connection),

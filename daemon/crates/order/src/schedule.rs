@@ -94,6 +94,8 @@ enum Order {
     InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
+    /// The rows of a request.
+    Listed(Arc<[Drawn]>),
 }
 
 impl Schedule {
@@ -369,7 +371,24 @@ impl Rows {
     }
 }
 
+impl PlannedBatch {
+    /// The batch of a request: as many rows as [`EpochOrder::of_rows`] lists. It belongs to no epoch; `pass` is that of
+    /// its first row, for messages.
+    pub const fn of_request(rows: u32, pass: u64) -> Self {
+        let samples = rows as u64;
+        let rows =
+            Rows { first_position: 0, valid: rows, padding: 0, first_padding_position: 0, samples };
+        let position_after = Position { epoch: 0, samples: 0 };
+        Self { epoch: pass, rows, position_after, last_of_epoch: false, last_of_rank: false }
+    }
+}
+
 impl EpochOrder {
+    /// The order of the rows that a request lists.
+    pub fn of_rows(rows: Arc<[Drawn]>) -> Self {
+        Self { epoch: 0, samples: rows.len() as u64, order: Order::Listed(rows) }
+    }
+
     /// The epoch of this order.
     pub const fn epoch(&self) -> u64 {
         self.epoch
@@ -409,6 +428,10 @@ impl EpochOrder {
             Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
+            Order::Listed(rows) => usize::try_from(position)
+                .ok()
+                .and_then(|position| rows.get(position).copied())
+                .unwrap_or_else(|| once(position)),
         }
     }
 }

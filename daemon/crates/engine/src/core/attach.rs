@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, Leased, RestartPolicy};
+use forebay_protocol::frames::{
+    Attach, DaemonFrame, Fault, FaultKind, Leased, RestartPolicy, RowsRequest,
+};
 use forebay_protocol::socket::Connection;
 use tokio::sync::mpsc;
 
@@ -36,11 +38,21 @@ pub enum SessionMemory {
     Reattached(ReattachState),
 }
 
+/// What the batches of a new session are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionKind {
+    /// Those of a rank, in the stream's order.
+    Order,
+    /// The rows that the client asks for.
+    Rows,
+}
+
 impl Engine {
     /// Opens a session for a client, which may supply the memory of its previous daemon.
     pub fn attach(
         &mut self,
         request: &Attach,
+        kind: SessionKind,
         memory: SessionMemory,
         restart_policy: RestartPolicy,
         connection: Rc<Connection>,
@@ -61,10 +73,13 @@ impl Engine {
         let stream = Arc::clone(&self.streams[stream_number]);
         let of_stream =
             || self.sessions.values().filter(|session| session.stream_number == stream_number);
+        let on_request = kind == SessionKind::Rows;
         let same = of_stream().find(|session| {
-            session.rank == request.rank && session.world_size == request.world_size
+            !session.is_on_request()
+                && session.rank == request.rank
+                && session.world_size == request.world_size
         });
-        if let Some(session) = same {
+        if let Some(session) = same.filter(|_| !on_request) {
             let message = format!(
                 "rank {} of {} of stream `{}` is in use by another client (session {}); end that client first",
                 request.rank,
@@ -73,6 +88,14 @@ impl Engine {
                 session.number
             );
             return refuse(FaultKind::Taken, message);
+        }
+        if on_request && stream.has_batch_operations() {
+            let message = format!(
+                "stream `{}` has batch.operations, which need whole batches of its order; rows are asked for without them: \
+                 set batch.operations = []",
+                stream.name()
+            );
+            return refuse(FaultKind::Config, message);
         }
         let most = stream.config.listen.max_sessions;
         if of_stream().count() >= most as usize {
@@ -131,6 +154,7 @@ impl Engine {
             stream_number,
             self.units[stream_number].clone(),
             request,
+            on_request,
             takeover,
             restart_policy,
             connection,
@@ -152,5 +176,17 @@ impl Engine {
         self.share_sessions();
         self.add_to_history();
         Ok((number, terms))
+    }
+
+    /// Has rows made for a session that asks for them.
+    ///
+    /// # Errors
+    /// The reason for a refusal.
+    pub fn ask(&mut self, number: u64, asked: &RowsRequest) -> Result<(), String> {
+        if let Some(session) = self.sessions.get_mut(&number) {
+            session.ask(asked)?;
+        }
+        self.advance(number);
+        Ok(())
     }
 }

@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_protocol::frames::{
-    Attach, Attached, DaemonFrame, Fault, FaultKind, Positioned, RestartPolicy,
+    Attach, Attached, DaemonFrame, Fault, FaultKind, MAX_ROWS_OF_REQUEST, Positioned,
+    RestartPolicy, RowsRequest,
 };
-use forebay_protocol::ids::{BatchNumber, Position};
+use forebay_protocol::ids::{BatchNumber, Position, SampleId};
 use forebay_protocol::lease::SlotState;
 use forebay_protocol::observing::ReplayRequest;
 use forebay_protocol::publish::{Descriptor, PublishWriter};
@@ -59,7 +60,7 @@ use crate::ground::turns::{Taken, Turns};
 use crate::ground::units::Units;
 use crate::ground::waker::Waker;
 use crate::ground::work::{FetchJob, SessionWork};
-use forebay_order::Schedule;
+use forebay_order::{Drawn, Last, Schedule};
 
 /// Log target for errors that are also sent to a client and raised there; a log that the client's user reads, too,
 /// omits them.
@@ -113,6 +114,7 @@ impl Session {
         stream_number: usize,
         units: Option<Arc<Units<FetchJob>>>,
         request: &Attach,
+        on_request: bool,
         takeover: Takeover,
         restart_policy: RestartPolicy,
         connection: Rc<Connection>,
@@ -120,12 +122,13 @@ impl Session {
         rows_published: Rc<Cell<u64>>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
-        let schedule = Schedule::of(
-            stream.selection().clone(),
-            stream.dealing(),
-            request.rank,
-            request.world_size,
-        )?;
+        let mut dealing = stream.dealing();
+        if on_request {
+            // Its batches are not dealt.
+            dealing.last = Last::Short;
+        }
+        let schedule =
+            Schedule::of(stream.selection().clone(), dealing, request.rank, request.world_size)?;
         let next = schedule.normalise(request.position)?;
         let slots = config.ring.slots;
         let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
@@ -184,7 +187,10 @@ impl Session {
             rank: request.rank,
             world_size: request.world_size,
             work,
-            order: OrderCursor::new(schedule, next, serial),
+            order: match on_request {
+                true => OrderCursor::new(schedule, next, serial).on_request(),
+                false => OrderCursor::new(schedule, next, serial),
+            },
             ring: Ring::new(
                 (table, slots, held),
                 writer,
@@ -216,6 +222,7 @@ impl Session {
             self.batches.reap_cancelled(&self.work, &mut self.ring);
             self.substitute_failed_rows();
             self.publish_complete();
+            self.batches.reap_cancelled(&self.work, &mut self.ring);
             self.finish_ahead();
             self.open_batches();
             if !self.request_wake()? {
@@ -283,9 +290,11 @@ impl Session {
             if !slot.is_complete() || slot.has_failed() {
                 break;
             }
-            if let Some((_, fault)) = &batch.failed {
-                let fault = fault.clone();
-                return self.end_with(fault);
+            if let Some((row, fault)) = &batch.failed {
+                let (row, fault) = (*row, fault.clone());
+                let Some(request) = batch.request else { return self.end_with(fault) };
+                self.leave_unanswered(request, row, fault);
+                continue;
             }
             let (epoch, substituted) = (batch.planned.epoch, &batch.substituted);
             let allowed = self.substitutes_allowed();
@@ -339,7 +348,7 @@ impl Session {
             payload_bytes: self.stream.layout.slot_bytes(),
             epoch: planned.epoch,
             position_after: after,
-            seek_serial: self.order.seek_serial(),
+            seek_serial: batch.request.unwrap_or_else(|| self.order.seek_serial()),
             rows: rows.into(),
             substitutes: self.substitutes.carried(after),
             last_of_epoch: planned.last_of_rank,
@@ -348,6 +357,45 @@ impl Session {
         };
         self.ring.publish(&descriptor, batch.held_up);
         self.replay.on_published(&descriptor, &mut self.ring);
+    }
+
+    /// Answers a request with a row's fault; the batch's slot is free once its rows have ended.
+    fn leave_unanswered(&mut self, request: u64, row: usize, fault: Fault) {
+        let row = u32::try_from(row).unwrap_or(u32::MAX);
+        self.send(DaemonFrame::Unanswered { request, row, fault });
+        self.batches.cancel_front(&self.work);
+    }
+
+    /// Whether its rows are asked for.
+    pub(crate) fn is_on_request(&self) -> bool {
+        self.order.is_on_request()
+    }
+
+    /// Queues the rows that the client asks for.
+    ///
+    /// # Errors
+    /// The reason for a refusal, which ends the session.
+    pub(crate) fn ask(&mut self, asked: &RowsRequest) -> Result<(), String> {
+        if !self.order.is_on_request() {
+            return Err("Ask is for a session of AttachRows".to_owned());
+        }
+        let slots = usize::from(self.stream.config.ring.slots);
+        if self.order.waiting_requests() >= slots {
+            return Err(format!("more than {slots} requests wait, as many as the ring has slots"));
+        }
+        let most = (self.stream.config.batch.size.get() as usize).min(MAX_ROWS_OF_REQUEST);
+        if asked.rows.is_empty() || asked.rows.len() > most {
+            let count = asked.rows.len();
+            return Err(format!("a request has 1 to {most} rows, and this one has {count}"));
+        }
+        let samples = self.stream.sample_count();
+        if let Some(beyond) = asked.rows.iter().find(|row| row.sample >= samples) {
+            return Err(format!("there are {samples} samples, and no sample {}", beyond.sample));
+        }
+        let rows = asked.rows.iter();
+        let rows = rows.map(|row| Drawn { sample: SampleId(row.sample), pass: row.pass });
+        self.order.ask(asked.request, rows.collect());
+        Ok(())
     }
 
     fn end_with(&mut self, fault: Fault) {

@@ -21,6 +21,8 @@ pub(super) struct OpenBatch {
     pub(super) slot: SlotIndex,
     pub(super) generation: Generation,
     pub(super) planned: PlannedBatch,
+    /// The number of the request whose rows these are.
+    pub(super) request: Option<u64>,
     /// How long the session lacked a free slot before this batch.
     pub(super) held_up: Duration,
     /// Set while a recording runs.
@@ -116,6 +118,14 @@ impl Batches {
             work.slots[batch.slot].finish_rows(batch.rows_left());
         }
         for batch in self.open.drain(..) {
+            work.slots[usize::from(batch.slot.0)].cancel();
+            self.cancelled.push(batch);
+        }
+    }
+
+    /// Cancels the oldest batch, all of whose rows have ended.
+    pub(super) fn cancel_front(&mut self, work: &SessionWork) {
+        if let Some(batch) = self.open.pop_front() {
             work.slots[usize::from(batch.slot.0)].cancel();
             self.cancelled.push(batch);
         }

@@ -32,11 +32,12 @@ impl Session {
         self.batches.next_order += 1;
         let slot_number = usize::from(slot.0);
         self.work.slots[slot_number].open(order, planned.rows.len());
+        let (epoch_order, request) = self.order.open(&planned);
         let rows = Unadmitted {
             order,
             slot: slot_number,
             planned,
-            epoch_order: self.order.open(&planned),
+            epoch_order,
             seed: self.stream.config.order.seed,
             next_row: 0,
         };
@@ -46,6 +47,7 @@ impl Session {
             slot,
             generation,
             planned,
+            request,
             held_up,
             opened_at: self.opened_at(),
             replaced: BTreeMap::new(),

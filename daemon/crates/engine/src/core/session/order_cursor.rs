@@ -1,10 +1,12 @@
-//! A session's position in its order: the next batch, and the end of what was published.
+//! The source of a session's rows: its position in an order, or the requests of its client.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use forebay_protocol::ids::Position;
 
-use forebay_order::{EpochOrder, PlannedBatch, PlannedRow, Schedule};
+use forebay_order::{Drawn, EpochOrder, PlannedBatch, PlannedRow, Schedule};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -15,13 +17,47 @@ pub(super) struct OrderCursor {
     published_until: Position,
     /// The client's last seek.
     seek_serial: u64,
+    /// Of a session whose rows are asked for: the requests that are not open yet. The schedule is not used then.
+    requests: Option<VecDeque<Request>>,
+}
+
+/// Rows that a client has asked for.
+#[derive(Debug)]
+struct Request {
+    number: u64,
+    planned: PlannedBatch,
+    rows: Rc<EpochOrder>,
 }
 
 impl OrderCursor {
     /// At a position normalised by the schedule.
     pub(super) fn new(schedule: Schedule, next: Position, seek_serial: u64) -> Self {
         let epoch_order = Rc::new(schedule.epoch(next.epoch));
-        Self { schedule, epoch_order, next, published_until: next, seek_serial }
+        Self { schedule, epoch_order, next, published_until: next, seek_serial, requests: None }
+    }
+
+    /// Makes it the queue of a client that asks for rows.
+    pub(super) fn on_request(mut self) -> Self {
+        self.requests = Some(VecDeque::new());
+        self
+    }
+
+    /// Whether rows are asked for.
+    pub(super) fn is_on_request(&self) -> bool {
+        self.requests.is_some()
+    }
+
+    /// Number of requests that are not open.
+    pub(super) fn waiting_requests(&self) -> usize {
+        self.requests.as_ref().map_or(0, VecDeque::len)
+    }
+
+    /// Queues a request of a few rows.
+    pub(super) fn ask(&mut self, number: u64, rows: Arc<[Drawn]>) {
+        let (Some(requests), Some(first)) = (&mut self.requests, rows.first()) else { return };
+        let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        let planned = PlannedBatch::of_request(count, first.pass);
+        requests.push_back(Request { number, planned, rows: Rc::new(EpochOrder::of_rows(rows)) });
     }
 
     /// Moves to a position normalised by the schedule.
@@ -52,12 +88,19 @@ impl OrderCursor {
         self.published_until = position_after;
     }
 
+    /// Whether there is nothing to open now.
     pub(super) fn is_finished(&self) -> bool {
-        self.schedule.finished(self.next)
+        match &self.requests {
+            Some(requests) => requests.is_empty(),
+            None => self.schedule.finished(self.next),
+        }
     }
 
     /// The next batch to open that has rows for this rank.
     pub(super) fn peek(&mut self) -> Option<PlannedBatch> {
+        if let Some(requests) = &self.requests {
+            return requests.front().map(|request| request.planned);
+        }
         loop {
             let planned = self.schedule.batch_at(self.next)?;
             if !planned.rows.is_empty() {
@@ -67,17 +110,23 @@ impl OrderCursor {
         }
     }
 
-    /// Advances past an opened batch and returns the order of its rows.
-    pub(super) fn open(&mut self, planned: &PlannedBatch) -> Rc<EpochOrder> {
+    /// Advances past an opened batch; returns the order of its rows, and the request's number if there is one.
+    pub(super) fn open(&mut self, planned: &PlannedBatch) -> (Rc<EpochOrder>, Option<u64>) {
+        if let Some(request) = self.requests.as_mut().and_then(VecDeque::pop_front) {
+            return (request.rows, Some(request.number));
+        }
         self.next = planned.position_after;
         if self.epoch_order.epoch() != planned.epoch {
             self.epoch_order = Rc::new(self.schedule.epoch(planned.epoch));
         }
-        Rc::clone(&self.epoch_order)
+        (Rc::clone(&self.epoch_order), None)
     }
 
-    /// A row of a planned batch.
+    /// A row of a planned batch; not of a request's.
     pub(super) fn row(&self, planned: &PlannedBatch, row: usize) -> Option<PlannedRow> {
+        if self.is_on_request() {
+            return None;
+        }
         let row = u32::try_from(row).ok().filter(|row| *row < planned.rows.len())?;
         if self.epoch_order.epoch() == planned.epoch {
             return Some(planned.rows.row(row, &self.epoch_order));

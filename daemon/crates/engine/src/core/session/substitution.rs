@@ -37,6 +37,10 @@ impl Session {
             return;
         };
         let errors = &stream.config.errors;
+        // A row that is asked for is that sample's or none.
+        let is_asked = batch.request.is_some();
+        let remedy = |text: &str| if is_asked { String::new() } else { text.to_owned() };
+        let no_substitute = is_asked || errors.on_bad_sample == OnBadSample::Fail;
         let (reason, is_unreadable) = match failure {
             RowFailure::Storage(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
@@ -44,16 +48,16 @@ impl Session {
             RowFailure::NoWorkers(message) => {
                 return batch.fail(row, Fault { kind: FaultKind::Stage, message });
             }
-            RowFailure::Raised { stage, summary, text }
-                if errors.on_bad_sample == OnBadSample::Fail =>
-            {
+            RowFailure::Raised { stage, summary, text } if no_substitute => {
                 let (id, epoch) = (failed_id.0, batch.planned.epoch);
                 let stage = &stream.stages[stage].name;
                 let message = format!(
-                    "stage `{stage}` failed on sample {id} ({path}) in epoch {epoch}, seed {}: {summary}; \
-                     errors.on_bad_sample = \"substitute\" trains on another sample in its place; this runs it again, \
-                     under a debugger too:\n  {}{}",
+                    "stage `{stage}` failed on sample {id} ({path}) in epoch {epoch}, seed {}: {summary};{} this runs it again, under a \
+                     debugger too:\n  {}{}",
                     stream.config.order.seed,
+                    remedy(
+                        " errors.on_bad_sample = \"substitute\" trains on another sample in its place;"
+                    ),
                     stream.config.sample_command(id, pass),
                     appended_traceback(&text)
                 );
@@ -72,26 +76,29 @@ impl Session {
             }
             // Concerns a whole batch and does not occur for a row.
             RowFailure::BatchRaised { summary, .. } => (summary, false),
-            RowFailure::Unreadable(reason) if errors.on_unreadable == OnUnreadable::Fail => {
-                let message = format!(
-                    "{reason}; or set errors.on_unreadable = \"substitute\" to train on another sample in its place"
+            RowFailure::Unreadable(reason)
+                if is_asked || errors.on_unreadable == OnUnreadable::Fail =>
+            {
+                let hint = remedy(
+                    "; or set errors.on_unreadable = \"substitute\" to train on another sample in its place",
                 );
+                let message = format!("{reason}{hint}");
                 return batch.fail(row, Fault { kind: FaultKind::Storage, message });
             }
             RowFailure::Unreadable(reason) => (reason, true),
             RowFailure::Defect(reason) => (reason, false),
         };
         let described = described(&path, &reason);
-        if !is_unreadable && errors.on_bad_sample == OnBadSample::Fail {
+        if !is_unreadable && no_substitute {
             let repair = match Defect::is_of_a_key(&reason) {
                 true => "",
                 false => " repair or remove the file,",
             };
             let message = format!(
-                "bad sample {} in epoch {}: {described};{repair} or set errors.on_bad_sample = \"substitute\"; this runs it \
-                 again:\n  {}",
+                "bad sample {} in epoch {}: {described};{repair}{} this runs it again:\n  {}",
                 failed_id.0,
                 batch.planned.epoch,
+                remedy(" or set errors.on_bad_sample = \"substitute\";"),
                 stream.config.sample_command(failed_id.0, pass)
             );
             return batch.fail(row, Fault { kind: FaultKind::BadSample, message });

@@ -1,0 +1,174 @@
+"""``forebay.Dataset``: the samples of a configuration by index."""
+
+import operator
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, SupportsIndex, Union, overload
+
+import numpy
+
+from . import _forebay
+from ._exceptions import ConfigError
+from ._ragged import Ragged
+from ._stages import worker_keys
+from ._target import Target, resolve_target, to_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._target import ConfigKeys
+
+Indices = Union[slice, Sequence[SupportsIndex]]
+
+
+class Dataset:
+    """The samples of a configuration by index: decoded, transformed and cast as a loader's, made by a daemon.
+
+    ``dataset[i]`` is a dict with the row of each field as a NumPy array. A slice, a list or an array of indices gives a
+    dict of arrays with a row for each of them (of lists, for ragged fields). Iterating goes through the samples in the
+    order of their ids. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have the
+    same bytes as in a loader's batch, in any process.
+
+    It is a map-style Dataset for PyTorch's ``DataLoader``, also with workers: each process that uses it, forked or
+    spawned, opens a session of its own. Threads may share it.
+
+    Args:
+        target: as of :class:`Loader`, without a Dataset object.
+        epoch: whose draws random operations use; :meth:`set_epoch` changes it.
+        overrides, timeout, keyword arguments: as of :class:`Loader`. ``batch_size`` bounds the rows of a request.
+        shared: whether the processes of this host with the same configuration share a daemon, and its name; see
+            :class:`Loader`.
+
+    Raises:
+        ConfigError: the target, the configuration or an argument is refused; the stream has ``batch.operations``, which
+            need whole batches of its order.
+        BadSample, StageError: of an index, if its sample cannot be made. It is never substituted.
+    """
+
+    def __init__(
+        self,
+        target: Target = None,
+        *,
+        epoch: int = 0,
+        overrides: Optional[Mapping[str, Any]] = None,
+        timeout: float = 300,
+        shared: Union[bool, str] = True,
+        **keywords: "Unpack[ConfigKeys]",
+    ) -> None:
+        resolved = resolve_target(target, overrides, keywords)
+        if resolved.is_dataset:
+            resolved.close()
+            raise ConfigError("a Dataset object has its items by index already; give a configuration")
+        if resolved.held:
+            raise ConfigError("`order.weights` has no meaning for samples by index; leave it out")
+        self._arguments: dict[str, Any] = {
+            "kind": resolved.kind,
+            "target": resolved.text,
+            "timeout": float(timeout),
+            "overrides": resolved.keys,
+            "worker_keys": [(key, to_json(key, value)) for key, value in worker_keys().items()],
+            "program": Path(__file__).with_name("bin") / "forebay",
+            "shared": shared if isinstance(shared, str) else "" if shared else None,
+        }
+        self._epoch = 0
+        self.set_epoch(epoch)
+        # Of the process with this id: a forked child has a session of its own, and a lock that no thread holds.
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._session: Optional[_forebay.RowSession] = None
+        self._length = self._attached().samples
+
+    def _attached(self) -> "_forebay.RowSession":
+        if self._process != os.getpid():
+            self._process, self._lock, self._session = os.getpid(), threading.Lock(), None
+        with self._lock:
+            if self._session is None:
+                self._session = _forebay.RowSession(**self._arguments)
+            return self._session
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose draws random operations use."""
+        return self._epoch
+
+    def set_epoch(self, epoch: SupportsIndex) -> None:
+        """Uses the draws of another epoch."""
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ValueError(f"epoch {epoch}: epochs are counted from 0")
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: Indices) -> dict[str, Any]: ...
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        if isinstance(index, slice):
+            return self._stacked(range(*index.indices(self._length)))
+        if not hasattr(index, "__index__") or getattr(index, "shape", ()) != ():
+            return self._stacked([self._checked(one) for one in index])
+        (row,) = self._rows([self._checked(index)])
+        return row
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """Several rows; PyTorch's ``DataLoader`` fetches a batch by one call."""
+        return self._rows([self._checked(index) for index in indices])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        most = self._attached().most_rows
+        for start in range(0, self._length, most):
+            yield from self._rows(range(start, min(start + most, self._length)))
+
+    def _checked(self, index: SupportsIndex) -> int:
+        number = operator.index(index)
+        if not -self._length <= number < self._length:
+            raise IndexError(f"index {number} of {self._length} samples")
+        return number % self._length
+
+    def _requests(self, indices: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The batches of the indices, each with its number of rows; valid until the next one is taken."""
+        session = self._attached()
+        for start in range(0, len(indices), session.most_rows):
+            part = list(indices[start : start + session.most_rows])
+            yield len(part), session.get(part, self._epoch)
+
+    def _rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        rows = []
+        for count, batch in self._requests(indices):
+            # Copies, so that the batch's slot is free again.
+            rows += [{name: values[row].copy() for name, values in batch.items()} for row in range(count)]
+        return rows
+
+    def _stacked(self, indices: Sequence[int]) -> dict[str, Any]:
+        found: dict[str, list[Any]] = {}
+        ragged = set()
+        for _, batch in self._requests(indices):
+            for name, values in batch.items():
+                if isinstance(values, Ragged):
+                    ragged.add(name)
+                    found.setdefault(name, []).extend(row.copy() for row in values)
+                else:
+                    found.setdefault(name, []).append(values.copy())
+        if not found:
+            raise IndexError("no index is given")
+        return {name: parts if name in ragged else numpy.concatenate(parts) for name, parts in found.items()}
+
+    def close(self) -> None:
+        """Ends this process's session; the next use opens another one."""
+        if self._process == os.getpid():
+            with self._lock:
+                if self._session is not None:
+                    self._session.close()
+                self._session = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process opens a session of its own.
+        return {**self.__dict__, "_session": None, "_lock": None, "_process": None}
+
+    def __repr__(self) -> str:
+        return f"<forebay.Dataset of {self._length} samples, epoch {self._epoch}>"

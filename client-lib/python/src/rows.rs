@@ -1,0 +1,118 @@
+//! The class of a session whose rows are asked for, which `forebay.Dataset` wraps.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_client::job::sample_count;
+use forebay_client::rows::{RowKey, Rows};
+use forebay_client::{Error, Loader, Target};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::Collector;
+use crate::errors::to_exception;
+use crate::shared_source::{PendingException, check_signals, lock};
+
+/// A session. A forked child makes one of its own.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct RowSession {
+    /// `None` once it is closed.
+    rows: Mutex<Option<Rows>>,
+    pending: PendingException,
+    collector: Collector,
+    samples: u64,
+    most_rows: usize,
+}
+
+#[pymethods]
+impl RowSession {
+    /// Attaches. The arguments are those of `Session`.
+    #[new]
+    #[pyo3(signature = (kind, target, *, timeout, overrides, worker_keys, program, shared=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Dataset")]
+    fn new(
+        py: Python<'_>,
+        kind: &str,
+        target: &str,
+        timeout: f64,
+        overrides: Vec<(String, String)>,
+        worker_keys: Vec<(String, String)>,
+        program: Option<PathBuf>,
+        shared: Option<&str>,
+    ) -> PyResult<Self> {
+        let target = match kind {
+            "json" => Target::json(target, None),
+            "first" => Target::Stream(None),
+            _ => Target::parse(target),
+        };
+        let has_configuration = matches!(target, Target::Config(_));
+        let timeout = Duration::try_from_secs_f64(timeout)
+            .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
+        let pending = PendingException::default();
+        let raised = Arc::clone(&pending);
+        // A process's rank has no meaning for rows that it names.
+        let mut builder = Loader::builder(target)
+            .rank(0, 1)
+            .timeout(timeout)
+            .interrupt(move || check_signals(&raised));
+        // The user's overrides take precedence over this interpreter's keys.
+        let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
+        for (key, json) in worker_keys.into_iter().chain(overrides) {
+            builder = builder.override_key(key, json);
+        }
+        if let Some(name) = shared.filter(|_| has_configuration) {
+            builder = builder.shared(name);
+        }
+        if let Some(program) = program {
+            builder = builder.program(program);
+        }
+        let rows = py.detach(|| builder.attach_rows());
+        let rows = rows.map_err(|error| raise(py, &pending, &error))?;
+        let terms = rows.terms();
+        let collector = Collector::new(py, &terms.tensors, terms.batch_size)?;
+        let (samples, most_rows) = (sample_count(terms), rows.most_rows());
+        Ok(Self { rows: Mutex::new(Some(rows)), pending, collector, samples, most_rows })
+    }
+
+    /// The number of samples.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The maximum number of rows of a request.
+    #[getter]
+    fn most_rows(&self) -> usize {
+        self.most_rows
+    }
+
+    /// The arrays of a batch with a row for each sample, over the batch's slot.
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        samples: Vec<u64>,
+        pass: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let keys: Vec<_> = samples.into_iter().map(|sample| RowKey { sample, pass }).collect();
+        let found = py.detach(|| {
+            let mut rows = lock(&self.rows);
+            rows.as_mut().map_or(Err(Error::Closed), |rows| rows.get(&keys))
+        });
+        let batch = found.map_err(|error| raise(py, &self.pending, &error))?;
+        self.collector.collect(py, batch)
+    }
+
+    /// Ends the session.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(lock(&self.rows).take()));
+    }
+}
+
+/// The exception of an error, or the one that a signal handler raised.
+fn raise(py: Python<'_>, pending: &PendingException, error: &Error) -> PyErr {
+    let interrupted = matches!(error, Error::Interrupted(_));
+    let signal = interrupted.then(|| lock(pending).take()).flatten();
+    signal.unwrap_or_else(|| to_exception(py, error))
+}
