@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_protocol::frames::{Attach, Attached, ClientFrame, RestartPolicy};
+use forebay_protocol::frames::{Attach, Attached, RestartPolicy};
 use forebay_protocol::ids::Position;
 use forebay_protocol::launcher::Environment;
 
-use self::connecting::Connected;
+use self::connecting::{Connected, Wanted};
 use crate::error::Error;
 use crate::job;
 use crate::link::{Interrupt, Link};
@@ -165,7 +165,7 @@ impl Builder {
     }
 
     /// Shares one daemon with the loaders of this user and host that have the same configuration and this name, which
-    /// separates jobs; empty for one job. The first of them starts the daemon, and it ends 5 s after the last one.
+    /// separates jobs; empty for one job. The first of them starts the daemon, and it ends a second after the last one.
     /// Default: the loader's daemon is private.
     #[must_use]
     pub fn shared(mut self, name: &str) -> Self {
@@ -195,9 +195,8 @@ impl Builder {
     pub fn attach_rows(mut self) -> Result<Rows, Error> {
         let environment = Environment::of_process();
         let placement = find_placement(self.rank, &self.frameworks, &environment)?;
-        let Connected { mut link, stream, path, revival } = self.connect(&placement)?;
-        link.send(&ClientFrame::AttachRows { stream: stream.clone() }, &[])?;
-        let (terms, segments) = link.expect_attached()?;
+        let Connected { mut link, stream, path, revival, terms, segments } =
+            self.connect(&placement, &Wanted::Rows)?;
         if !self.unfinished {
             refuse_unfinished(&terms)?;
         }
@@ -213,29 +212,20 @@ impl Builder {
     pub fn attach(mut self) -> Result<Loader, Error> {
         let environment = Environment::of_process();
         let placement = find_placement(self.rank, &self.frameworks, &environment)?;
-        let Connected { mut link, stream, path, revival } = self.connect(&placement)?;
         let position = self.state.as_ref().map_or(self.position, |state| state.position);
         let attach = Attach {
-            stream: stream.clone(),
+            // Set when the target is known.
+            stream: None,
             rank: placement.rank,
             world_size: placement.world_size,
             position,
             substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
         };
-        // A private daemon is a child with a socketpair: it always passes descriptors.
-        let named = path.is_some()
-            && self
-                .named_segments
-                .unwrap_or_else(|| environment.get(NAMED_SEGMENTS_VARIABLE) == Some("1"));
-        let request =
-            if named { ClientFrame::AttachNamed(attach) } else { ClientFrame::Attach(attach) };
-        link.send(&request, &[])?;
-        let (terms, segments) = link.expect_attached().map_err(|error| match error {
-            Error::Taken(reason) if revival.is_some() => Error::Taken(format!(
-                "{reason}; if it is of another job with this configuration, give the jobs different names (`shared`)"
-            )),
-            error => error,
-        })?;
+        let named = self
+            .named_segments
+            .unwrap_or_else(|| environment.get(NAMED_SEGMENTS_VARIABLE) == Some("1"));
+        let Connected { mut link, stream, path, revival, terms, segments } =
+            self.connect(&placement, &Wanted::Order { attach, named })?;
         if !self.unfinished {
             refuse_unfinished(&terms)?;
         }

@@ -1,11 +1,13 @@
 //! The daemon that loaders of one host share: the place of its socket, and its start. docs/design/shared-daemon.md draws
 //! the states.
 //!
-//! Loaders of the same user, release and configuration find each other by the name of the socket. A loader that finds no
+//! Loaders of the same user, release and configuration (with the environment variables that it names) find each other by
+//! the name of the socket. A loader that finds no
 //! daemon there starts one; a daemon that finds the socket's lock held says so and ends, so any number may be started at
 //! once. The connection to a daemon that this process has started carries its configuration, or the state of the dead
 //! daemon that it replaces. The session uses another one, as that of every loader does.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,8 +25,6 @@ use crate::supervisor::greet;
 pub(crate) struct SharedDaemon {
     /// Absolute: the working directory may change.
     program: PathBuf,
-    /// The socket's file in the run-time folder.
-    file: String,
     socket: PathBuf,
 }
 
@@ -55,6 +55,7 @@ impl SharedDaemon {
         overrides: &[(String, String)],
     ) -> Result<Self, Error> {
         let mut digest = Digest::default();
+        let mut file_text = String::new();
         let release = env!("CARGO_PKG_VERSION");
         let label = match config {
             ConfigSource::File(path) => {
@@ -62,6 +63,7 @@ impl SharedDaemon {
                     Error::Config(format!("the configuration `{path}`: {error}"))
                 })?;
                 [b"file", path.as_bytes(), &text].iter().for_each(|part| digest.add(part));
+                file_text = String::from_utf8_lossy(&text).into_owned();
                 Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned())
             }
             ConfigSource::Json { name, folder, text } => {
@@ -70,6 +72,14 @@ impl SharedDaemon {
                 None
             }
         };
+        let texts = match config {
+            ConfigSource::File(_) => String::new(),
+            ConfigSource::Json { text, .. } => text.clone(),
+        };
+        let overridden = overrides.iter().map(|(_, value)| value.as_str());
+        for text in [&*file_text, &*texts].into_iter().chain(overridden) {
+            digest.add_variables(text);
+        }
         [release, name].iter().for_each(|part| digest.add(part.as_bytes()));
         for (key, value) in overrides {
             [key, value].iter().for_each(|part| digest.add(part.as_bytes()));
@@ -77,11 +87,11 @@ impl SharedDaemon {
         let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
         let label: String = label.unwrap_or_default().chars().filter(is_plain).take(24).collect();
         let file = format!("shared-{label}-{:016x}.sock", digest.0);
-        let socket = runtime_folder::path().join(&file);
-        Ok(Self { program, file, socket })
+        let socket = runtime_folder::path().join(file);
+        Ok(Self { program, socket })
     }
 
-    /// The file of its log, which exists while it runs and after it has died.
+    /// The file of its log, which exists while it runs and after a death.
     pub(crate) fn log(&self) -> PathBuf {
         self.socket.with_extension("log")
     }
@@ -99,14 +109,13 @@ impl SharedDaemon {
         let Ok(connection) = Connection::connect(&self.socket) else { return Ok(None) };
         let own = nix::unistd::Uid::effective().as_raw();
         let theirs = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
-        match theirs {
-            Ok(theirs) if theirs != own => Err(Error::Config(format!(
-                "the socket {} belongs to user {theirs}, and this process is user {own}: name another folder in \
-                 XDG_RUNTIME_DIR",
-                self.socket.display()
-            ))),
-            _ => Ok(greet(&connection).is_ok().then_some(connection)),
+        if theirs == Ok(own) {
+            return Ok(greet(&connection).is_ok().then_some(connection));
         }
+        Err(Error::Config(format!(
+            "the socket {} is not of this process's user ({own}): name another folder in XDG_RUNTIME_DIR",
+            self.socket.display()
+        )))
     }
 
     /// Starts a daemon, and returns the connection that configures it with this frame.
@@ -127,7 +136,8 @@ impl SharedDaemon {
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         own.send(frame, &descriptors).map_err(failed)?;
         let mut starter = Command::new(&self.program)
-            .args(["shared", &self.file])
+            .arg("shared")
+            .arg(&self.socket)
             .stdin(Stdio::from(daemons.into_descriptor()))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -138,9 +148,15 @@ impl SharedDaemon {
                     self.program.display()
                 ))
             })?;
-        // It ends at once and leaves the daemon to the system; another part of this program may have reaped it.
-        let _ = starter.wait();
-        Ok(own)
+        // It ends at once and leaves the daemon to the system. Another part of this program may have reaped it.
+        match starter.wait() {
+            Ok(status) if !status.success() => Err(Error::Config(format!(
+                "the program `{}` starts no shared daemon ({status}); it must be of release {}",
+                self.program.display(),
+                env!("CARGO_PKG_VERSION")
+            ))),
+            _ => Ok(own),
+        }
     }
 }
 
@@ -174,6 +190,24 @@ impl Default for Digest {
 }
 
 impl Digest {
+    /// Adds the values of the environment variables that a text names (`${NAME}`, `${NAME:-default}`): they are part of
+    /// the configuration.
+    fn add_variables(&mut self, text: &str) {
+        self.add_variables_of(text, &|name| std::env::var_os(name));
+    }
+
+    fn add_variables_of(&mut self, text: &str, value_of: &dyn Fn(&str) -> Option<OsString>) {
+        for part in text.split("${").skip(1) {
+            let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            let name = part.split(|letter| !is_of_name(letter)).next().unwrap_or_default();
+            self.add(name.as_bytes());
+            match value_of(name) {
+                Some(value) => self.add(value.as_encoded_bytes()),
+                None => self.add(b"\0unset"),
+            }
+        }
+    }
+
     fn add(&mut self, part: &[u8]) {
         let length = (part.len() as u64).to_le_bytes();
         for byte in length.iter().chain(part) {
@@ -195,7 +229,8 @@ mod tests {
         let of = |name: &str, overrides: &[(&str, &str)]| {
             let overrides: Vec<_> =
                 overrides.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-            SharedDaemon::of("forebay".into(), name, &file, &overrides).unwrap().file
+            let daemon = SharedDaemon::of("forebay".into(), name, &file, &overrides).unwrap();
+            daemon.socket.file_name().unwrap().to_str().unwrap().to_owned()
         };
         let first = of("", &[]);
         assert!(first.starts_with("shared-train-"), "{first}");
@@ -205,5 +240,24 @@ mod tests {
         assert_ne!(of("", &[("batch.siz", "e4")]), of("", &[("batch.size", "4")]));
         std::fs::write(&path, "[batch]\nsize = 3\n").unwrap();
         assert_ne!(of("", &[]), first, "another text is another configuration");
+    }
+
+    #[test]
+    fn values_of_variables_are_part_of_the_configuration() {
+        let digest = |text: &str, values: &[(&str, &str)]| {
+            let mut digest = Digest::default();
+            let of = |name: &str| {
+                let found = values.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| value.into())
+            };
+            digest.add_variables_of(text, &of);
+            digest.0
+        };
+        let text = "path = \"${DATA}/x/${PART:-a}\"\nother = \"$ { ${\"";
+        let one = digest(text, &[("DATA", "/a")]);
+        assert_ne!(one, digest(text, &[("DATA", "/b")]));
+        assert_ne!(one, digest(text, &[]));
+        assert_ne!(one, digest(text, &[("DATA", "/a"), ("PART", "b")]));
+        assert_eq!(one, digest(text, &[("DATA", "/a"), ("OTHER", "b")]));
     }
 }

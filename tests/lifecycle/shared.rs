@@ -78,6 +78,12 @@ fn daemons(dir: &TestDir) -> Vec<u32> {
     dir.processes().iter().filter_map(|name| name.parse().ok()).filter(is_daemon).collect()
 }
 
+/// The daemon that serves, once those that found its socket taken have ended.
+fn only_daemon(dir: &TestDir) -> u32 {
+    wait_until("there is one daemon", || daemons(dir).len() == 1);
+    daemons(dir)[0]
+}
+
 fn digests(lines: &[Value]) -> Vec<String> {
     let of = |line: &Value| line.get("digest").and_then(Value::as_str).map(str::to_owned);
     lines.iter().filter_map(of).collect()
@@ -103,7 +109,7 @@ fn ranks_share_a_daemon_that_outlives_the_one_that_started_it_and_ends_after_the
     let lines: Vec<_> = trainers.iter_mut().map(|trainer| trainer.until("hangs")).collect();
     let all = sorted(lines.iter().flat_map(|lines| ids(lines)).collect());
     assert_eq!(all, (0..64).collect::<Vec<_>>(), "each sample once over all ranks");
-    let [daemon] = daemons(&dir)[..] else { panic!("one daemon: {:?}", daemons(&dir)) };
+    let daemon = only_daemon(&dir);
     // Any of them may have started it.
     for _ in 0..3 {
         drop(trainers.pop());
@@ -115,7 +121,7 @@ fn ranks_share_a_daemon_that_outlives_the_one_that_started_it_and_ends_after_the
         found.push(line);
     }
     assert_eq!(digests(&found), digests(&lines[3]), "the same rank has the same batches");
-    assert_eq!(daemons(&dir), [daemon]);
+    assert_eq!(only_daemon(&dir), daemon);
     drop(trainers);
     nothing_is_left(&dir);
 }
@@ -131,7 +137,18 @@ fn killed_daemon_is_replaced_by_one_that_all_of_its_clients_go_on_with() {
             (0..3).flat_map(|_| take_epoch(&mut loader)).map(|batch| batch.digest).collect()
         })
         .collect();
-    let steps = ["share=", &attach, "take=1", "epoch=rest", "epoch", "epoch", "hang"];
+    // Time for the kills, between batches of which the ring holds a few.
+    let steps = [
+        "share=",
+        &attach,
+        "take=1",
+        "pause=1500",
+        "epoch=rest",
+        "pause=500",
+        "epoch",
+        "epoch",
+        "hang",
+    ];
     let mut trainers: Vec<_> = (0..3).map(|rank| Trainer::start(&dir, (rank, 3), &steps)).collect();
     let mut found: Vec<_> = trainers.iter_mut().map(|trainer| trainer.until("digest")).collect();
     // The next daemon reads no configuration.
@@ -146,9 +163,12 @@ fn killed_daemon_is_replaced_by_one_that_all_of_its_clients_go_on_with() {
             })
         });
     }
+    let mut restarts = 0;
     for (trainer, found) in trainers.iter_mut().zip(&mut found) {
         found.extend(trainer.until("hangs"));
+        restarts += found.last().unwrap()["restarts"].as_u64().unwrap();
     }
+    assert!(restarts > 0, "no trainer has gone on with another daemon");
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(&digests(found), expected);
     }
@@ -169,10 +189,10 @@ fn daemon_survives_the_process_group_and_the_session_of_its_starter() {
     wait_until("it has started a daemon", || !daemons(&dir).is_empty());
     let mut other = Trainer::start(&dir, (1, 2), &["share=", &attach, "take=1", "hang"]);
     other.until("hangs");
-    let before = daemons(&dir);
+    let before = only_daemon(&dir);
     killpg(Pid::from_raw(i32::try_from(starter.id()).unwrap()), Signal::SIGKILL).unwrap();
     program::wait(&mut starter);
-    assert_eq!((before.len(), daemons(&dir)), (1, before));
+    assert_eq!(only_daemon(&dir), before);
     drop(other);
     nothing_is_left(&dir);
 }
@@ -198,7 +218,7 @@ fn names_separate_jobs_and_a_rank_that_is_there_already_is_refused() {
             .unwrap()
     });
     assert_eq!(ends.iter().filter(|line| is_refused(line)).count(), 1, "{ends:?}");
-    assert_eq!(daemons(&dir).len(), 2);
+    wait_until("each name has a daemon", || daemons(&dir).len() == 2);
     drop((one, other, second));
     nothing_is_left(&dir);
 }
@@ -217,4 +237,59 @@ fn configuration_that_cannot_be_served_is_reported_to_every_loader_and_leaves_no
         assert!(error.contains("data"), "{line}");
     }
     nothing_is_left(&dir);
+}
+
+/// An evaluation or a checkpoint: no loader calls anything for longer than the daemon stays without loaders.
+#[test]
+fn daemon_that_dies_while_its_trainers_are_busy_is_replaced_once() {
+    let dir = TestDir::new();
+    let config = dir.stack_stream(64, "order.epochs = 1\nring.slots = 3");
+    let attach = format!("use={}", config.display());
+    let steps = ["share=", &attach, "take=1", "pause=8000", "epoch=rest", "hang"];
+    let mut trainer = Trainer::start(&dir, (0, 1), &steps);
+    let mut found = trainer.until("digest");
+    assert!(forebay_tests::signal(only_daemon(&dir), Signal::SIGKILL));
+    found.extend(trainer.until("hangs"));
+    assert_eq!(sorted(ids(&found)), (0..64).collect::<Vec<_>>());
+    assert_eq!(found.last().unwrap()["restarts"], 1);
+    drop(trainer);
+    nothing_is_left(&dir);
+}
+
+#[test]
+fn variable_of_the_environment_that_a_configuration_names_separates_daemons() {
+    let dir = TestDir::new();
+    let config = dir.stack_stream(16, "");
+    let data = dir.path("data").display().to_string();
+    let text = std::fs::read_to_string(&config).unwrap();
+    assert!(text.contains(&data));
+    std::fs::write(&config, text.replace(&data, "${SOME_DATA}")).unwrap();
+    let other = dir.path("other");
+    forebay_tests::data::stack(&other, 8);
+    let attach = format!("use={}", config.display());
+    let samples = |data: &Path, rank: u32| {
+        let mut command = command(&dir, rank, 2);
+        command.env("SOME_DATA", data).args(["share=", &attach, "epoch", "exit=0"]);
+        let finished = program::run(&mut command);
+        let lines: Vec<Value> =
+            finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        ids(&lines).len()
+    };
+    assert_eq!((samples(&dir.path("data"), 0), samples(&other, 1)), (8, 4));
+    nothing_is_left(&dir);
+}
+
+#[test]
+fn program_that_starts_no_daemon_is_an_error_at_once() {
+    let dir = TestDir::new();
+    let config = dir.stack_stream(16, "");
+    let attach = format!("use={}", config.display());
+    for (line, words) in [("exit 2", "starts no shared daemon"), ("exit 0", "without a reason")] {
+        let program = dir.path("program");
+        program::write_script(&program, &format!("#!/bin/sh\n{line}\n"));
+        let mut command = command(&dir, 0, 1);
+        command.env("FOREBAY_PROGRAM", &program).args(["share=", &attach]);
+        let finished = program::run(&mut command);
+        assert!(finished.stdout.contains(words), "{finished:?}");
+    }
 }

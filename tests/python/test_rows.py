@@ -1,7 +1,9 @@
 """`forebay.Dataset`: samples by index, equal to a loader's, in threads, forked and spawned processes."""
 
 import pickle
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from PIL import Image
 
 
 @pytest.fixture(autouse=True)
-def _own_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shared daemons of other tests are not met."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    # A socket's path is at most 107 bytes long.
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
 
 
 def _pictures(folder: Path, keys: str = "") -> str:

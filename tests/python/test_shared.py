@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import forebay
 import numpy as np
 import pytest
-
-import forebay
 
 RANK = """
 import json, sys, forebay, numpy
@@ -33,7 +33,13 @@ def _config(folder: Path) -> Path:
 
 def test_ranks_share_a_daemon_and_nothing_is_left(tmp_path: Path) -> None:
     config = _config(tmp_path)
-    environment = os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)}
+    # A socket's path is at most 107 bytes long.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        _share(config, Path(folder))
+
+
+def _share(config: Path, folder: Path) -> None:
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, str(config), str(rank)],
@@ -46,15 +52,15 @@ def test_ranks_share_a_daemon_and_nothing_is_left(tmp_path: Path) -> None:
     ]
     found = [json.loads(rank.stdout.readline()) for rank in ranks if rank.stdout is not None]
     assert sorted(found[0]["ids"] + found[1]["ids"]) == list(range(40))
-    assert len(list((tmp_path / "forebay").glob("shared-train-*.sock"))) == 1
+    assert len(list((folder / "forebay").glob("shared-train-*.sock"))) == 1
     assert [one["pid"] for one in found] == [None, None], "it is no private daemon"
     for rank in ranks:
         rank.communicate("\n")
         assert rank.returncode == 0
     end = time.monotonic() + 60
-    while list((tmp_path / "forebay").iterdir()) and time.monotonic() < end:
+    while list((folder / "forebay").iterdir()) and time.monotonic() < end:
         time.sleep(0.1)
-    assert list((tmp_path / "forebay").iterdir()) == []
+    assert list((folder / "forebay").iterdir()) == []
 
 
 def test_what_a_shared_daemon_cannot_take_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-//! The connection of a new loader: to its private daemon, to one that it shares, or to a running one.
+//! The session of a new loader: with its private daemon, with one that it shares, or with a running one.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_protocol::frames::{ClientFrame, ConfigSource, Start};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, ConfigSource, Start};
 use forebay_protocol::socket::{Connection, SocketError};
 
 use super::{Builder, SOCKET_VARIABLE};
@@ -12,16 +12,31 @@ use crate::link::{Interrupt, Link};
 use crate::patience::Patience;
 use crate::program::find_program;
 use crate::rank::Placement;
+use crate::ring::Segments;
 use crate::shared_daemon::{SharedDaemon, Starting, read_start};
 use crate::supervisor::{LaunchSpec, Revival, Supervisor, greet};
 use crate::target::Target;
 
-/// The interval between attempts to reach a shared daemon that starts.
+/// The interval between looks for a shared daemon that starts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// The delay after a daemon has ended, or has found another one that ends.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How many daemons in a row may end at their start without a reason.
+const MAX_LOST: u32 = 3;
 
-/// A connection whose daemon has answered `Hello`.
+/// What a new client asks for.
+pub(super) enum Wanted {
+    /// The batches of a rank; `named`: over named segments, unless the daemon is private.
+    Order { attach: Attach, named: bool },
+    /// Rows on request.
+    Rows,
+}
+
+/// An open session.
 pub(super) struct Connected {
     pub(super) link: Link,
+    pub(super) terms: Box<Attached>,
+    pub(super) segments: Segments,
     /// The requested stream.
     pub(super) stream: Option<String>,
     /// The daemon's socket, unless it is private.
@@ -30,9 +45,41 @@ pub(super) struct Connected {
     pub(super) revival: Option<Revival>,
 }
 
+/// A session's terms and memory.
+type Opened = (Box<Attached>, Segments);
+
+impl Wanted {
+    /// Opens the session over a connection on which `Hello` was sent.
+    fn open(
+        &self,
+        link: &mut Link,
+        stream: Option<&String>,
+        may_be_named: bool,
+    ) -> Result<Opened, Error> {
+        link.expect_welcome()?;
+        let stream = stream.cloned();
+        let request = match self {
+            Self::Order { attach, named } => {
+                let attach = Attach { stream, ..attach.clone() };
+                match *named && may_be_named {
+                    true => ClientFrame::AttachNamed(attach),
+                    false => ClientFrame::Attach(attach),
+                }
+            }
+            Self::Rows => ClientFrame::AttachRows { stream },
+        };
+        link.send(&request, &[])?;
+        link.expect_attached()
+    }
+}
+
 impl Builder {
-    /// Connects, and exchanges the frames before `Attach`.
-    pub(super) fn connect(&mut self, placement: &Placement) -> Result<Connected, Error> {
+    /// Connects and opens the session.
+    pub(super) fn connect(
+        &mut self,
+        placement: &Placement,
+        wanted: &Wanted,
+    ) -> Result<Connected, Error> {
         let target = std::mem::replace(&mut self.target, Target::Stream(None));
         let shared = self.shared.take();
         if shared.is_some() && !matches!(target, Target::Config(_)) {
@@ -41,21 +88,26 @@ impl Builder {
             ));
         }
         match (target, shared) {
-            (Target::Config(config), Some(name)) => self.share(config, &name, placement),
-            (Target::Config(config), None) => self.start_private(config, placement),
-            (Target::Socket(path, stream), _) => self.connect_to(path, stream),
+            (Target::Config(config), Some(name)) => self.share(config, &name, placement, wanted),
+            (Target::Config(config), None) => self.start_private(config, placement, wanted),
+            (Target::Socket(path, stream), _) => self.connect_to(path, stream, wanted),
             (Target::Stream(stream), _) => {
                 let socket = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
                 let Some(socket) = socket else {
                     return Err(no_socket(stream.as_deref()));
                 };
-                self.connect_to(PathBuf::from(socket), stream)
+                self.connect_to(PathBuf::from(socket), stream, wanted)
             }
         }
     }
 
     /// Connects to a running daemon.
-    fn connect_to(&mut self, path: PathBuf, stream: Option<String>) -> Result<Connected, Error> {
+    fn connect_to(
+        &mut self,
+        path: PathBuf,
+        stream: Option<String>,
+        wanted: &Wanted,
+    ) -> Result<Connected, Error> {
         if self.object.is_some() {
             return Err(Error::Config(
                 "a Dataset object needs a daemon of its loader alone; a running daemon takes none"
@@ -88,14 +140,15 @@ impl Builder {
             }
         }
         let mut link = Link::new(connection, None, self.interrupt.take(), self.timeout)?;
-        link.expect_welcome()?;
-        Ok(Connected { link, stream, path: Some(path), revival: None })
+        let (terms, segments) = wanted.open(&mut link, stream.as_ref(), true)?;
+        Ok(Connected { link, terms, segments, stream, path: Some(path), revival: None })
     }
 
     fn start_private(
         &mut self,
         config: ConfigSource,
         placement: &Placement,
+        wanted: &Wanted,
     ) -> Result<Connected, Error> {
         let program = self.program_for(&config)?;
         let launch = LaunchSpec {
@@ -109,8 +162,9 @@ impl Builder {
             Supervisor::private(launch, &start_frame, self.object.as_slice())?;
         let interrupt = self.interrupt.take();
         let mut link = Link::new(connection, Some(supervisor), interrupt, self.timeout)?;
-        link.expect_welcome()?;
-        Ok(Connected { link, stream: None, path: None, revival: None })
+        // A private daemon is a child with a socketpair: it always passes descriptors.
+        let (terms, segments) = wanted.open(&mut link, None, false)?;
+        Ok(Connected { link, terms, segments, stream: None, path: None, revival: None })
     }
 
     /// Connects to the daemon that the loaders of this configuration and name share, and starts it if there is none.
@@ -119,6 +173,7 @@ impl Builder {
         config: ConfigSource,
         name: &str,
         placement: &Placement,
+        wanted: &Wanted,
     ) -> Result<Connected, Error> {
         if self.object.is_some() {
             return Err(Error::Config(
@@ -128,7 +183,7 @@ impl Builder {
         let program = self.program_for(&config)?;
         let daemon = SharedDaemon::of(program, name, &config, &self.overrides)?;
         let start_frame = self.start_frame(config, placement);
-        let link = self.reach(&daemon, &start_frame)?;
+        let (link, (terms, segments)) = self.reach(&daemon, &start_frame, wanted)?;
         let path = Some(daemon.socket().to_owned());
         let revival = Revival {
             daemon,
@@ -136,30 +191,52 @@ impl Builder {
             local_rank: placement.local_rank,
             budget: self.timeout,
         };
-        Ok(Connected { link, stream: None, path, revival: Some(revival) })
+        Ok(Connected { link, terms, segments, stream: None, path, revival: Some(revival) })
     }
 
-    /// Connects to a shared daemon. As long as none listens, starts one; as long as the one there opens its streams, waits
-    /// for it.
-    fn reach(&mut self, daemon: &SharedDaemon, start_frame: &ClientFrame) -> Result<Link, Error> {
+    /// Opens a session with a shared daemon. As long as none listens, starts one; as long as the one there opens its
+    /// streams, waits for it; if it dies before it has answered, starts the next one.
+    fn reach(
+        &mut self,
+        daemon: &SharedDaemon,
+        start_frame: &ClientFrame,
+        wanted: &Wanted,
+    ) -> Result<(Link, Opened), Error> {
         let mut interrupt: Option<Interrupt> = self.interrupt.take();
         let mut patience = Patience::begin(Instant::now());
-        let mut started = None;
+        let (mut started, mut lost) = (None, 0);
         loop {
+            let mut pause = RETRY_INTERVAL;
             if let Some(connection) = daemon.connect()? {
                 let mut link = Link::new(connection, None, interrupt.take(), self.timeout)?;
-                match link.expect_welcome() {
-                    Ok(()) => return Ok(link),
+                match wanted.open(&mut link, None, true) {
+                    Ok(opened) => return Ok((link, opened)),
                     // It ended, or could not open the streams; then the next one says why.
                     Err(Error::DaemonLost(_)) => interrupt = link.take_interrupt(),
+                    Err(Error::Taken(reason)) => {
+                        return Err(Error::Taken(format!(
+                            "{reason}; if it is of another job with this configuration, give the jobs different names \
+                             (`shared`)"
+                        )));
+                    }
                     Err(error) => return Err(error),
                 }
+                pause = PAUSE;
             }
             match started.as_ref().map(read_start) {
-                None | Some(Starting::Gone) => started = Some(daemon.start(start_frame, &[])?),
-                Some(Starting::Held) => started = None,
+                None => started = Some(daemon.start(start_frame, &[])?),
+                Some(Starting::Held) => (started, pause) = (None, PAUSE),
                 Some(Starting::Refused(fault)) => return Err(fault.into()),
                 Some(Starting::Opening | Starting::Serving) => {}
+                Some(Starting::Gone) => {
+                    (started, pause, lost) = (None, PAUSE, lost + 1);
+                    if lost == MAX_LOST {
+                        return Err(Error::DaemonLost(format!(
+                            "{lost} daemons have ended at their start without a reason; their log is {}",
+                            daemon.log().display()
+                        )));
+                    }
+                }
             }
             let waited = patience.look(Instant::now());
             if waited >= self.timeout {
@@ -173,7 +250,7 @@ impl Builder {
             if interrupt.as_mut().is_some_and(|interrupt| interrupt()) {
                 return Err(Error::Interrupted("the shared daemon".to_owned()));
             }
-            std::thread::sleep(RETRY_INTERVAL);
+            std::thread::sleep(pause);
         }
     }
 

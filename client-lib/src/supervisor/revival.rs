@@ -43,6 +43,11 @@ impl Reviver {
         Self { revival, budget, next_start: Some(Instant::now()), started: None, lost: None }
     }
 
+    /// Connects to the next daemon, if it listens and is of this user.
+    pub(super) fn connect(&self) -> Option<Connection> {
+        self.revival.daemon.connect().ok().flatten()
+    }
+
     /// The session's daemon has died, with or without having published a batch.
     pub(super) fn on_death(&mut self, shared: &Shared, has_progressed: bool) {
         if let Some(Starting::Refused(fault)) = self.started.take().as_ref().map(read_start) {

@@ -176,9 +176,7 @@ impl Thread {
             if self.shared.is_closed() {
                 return None;
             }
-            if let Ok(connection) = Connection::connect(&self.socket)
-                && greet(&connection).is_ok()
-            {
+            if let Some(connection) = self.try_connect() {
                 return Some(Arc::new(connection));
             }
             if let Some(reviver) = &mut self.reviver
@@ -192,6 +190,20 @@ impl Thread {
             }
             wait_for_any(&[self.wakeups.as_fd()], Some(RETRY_INTERVAL));
             drain_wakeups(&self.wakeups);
+        }
+    }
+}
+
+impl Thread {
+    /// Connects and sends `Hello`, if a daemon listens.
+    fn try_connect(&self) -> Option<Connection> {
+        match &self.reviver {
+            // The session's memory goes to a daemon of this user alone.
+            Some(reviver) => reviver.connect(),
+            None => {
+                let connection = Connection::connect(&self.socket).ok()?;
+                greet(&connection).ok().map(|()| connection)
+            }
         }
     }
 }

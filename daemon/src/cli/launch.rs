@@ -172,6 +172,11 @@ impl Launch {
         plan_cpu_isolation(&self.pool)
     }
 
+    /// Leaves the rings' memory to the kernel: they are of ranks whose GPUs are on different NUMA nodes.
+    pub(super) fn spread_rings(&mut self) {
+        self.pool.ring_cores = Vec::new();
+    }
+
     /// The number of work threads.
     pub(super) fn threads(&self) -> u32 {
         self.pool.threads

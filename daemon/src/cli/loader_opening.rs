@@ -110,7 +110,10 @@ pub(super) async fn open_for_loader(
             Rings::New => WorkerStart::AtOnceInNormalClass,
             Rings::Kept(_) => WorkerStart::AtOnce,
         };
-        let launch = Launch::prepare(configs, local, rings, workers, &opening, on_progress)?;
+        let mut launch = Launch::prepare(configs, local, rings, workers, &opening, on_progress)?;
+        if is_shared {
+            launch.spread_rings();
+        }
         let before = before.as_ref().map(|(page, end)| (page, *end));
         let page = WorkPage::in_memory(before)
             .map_err(|error| Fault { kind: FaultKind::Memory, message: error.to_string() })?;

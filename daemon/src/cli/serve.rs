@@ -51,7 +51,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             place = listening.bind().ok();
         }
         if let Some(place) = &mut place {
-            SocketPlace::keep_waiting(place);
+            place.keep_waiting(true);
         }
     };
     // Trainers of a daemon that died may be running.

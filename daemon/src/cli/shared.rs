@@ -1,12 +1,15 @@
 //! `forebay shared`: the daemon that loaders of one host share. The first of them starts it, any of them may start the
 //! next one after its death, and it ends when the last one has left. docs/design/shared-daemon.md draws the states.
 
+use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -25,20 +28,25 @@ use forebay_control::{
     AccessRules, Host, ListenError, SocketPlace, accept_clients, serve_connection,
 };
 use forebay_engine::SharedEngine;
+use forebay_inspect::error_text::whole_reason;
 
-/// How long the daemon stays without a session: the time of a loader between its connection and its attach, or between
-/// two daemons.
-const STAYS: Duration = Duration::from_secs(5);
-/// How often it looks for sessions.
-const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// How often loaders that wait for the opening get a sign of life.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
+/// How long the daemon waits for its first loader.
+const FIRST_STAY: Duration = Duration::from_secs(5);
+/// How long it stays after its last one. A program that is started again takes longer, and is to get a daemon that has
+/// read its sources again.
+const STAY: Duration = Duration::from_secs(1);
+/// How often it looks for loaders.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How often it looks after loaders that wait for the opening.
+const WAITING_PERIOD: Duration = Duration::from_millis(20);
+/// A log of more bytes is begun anew.
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Arguments of `forebay shared`.
 #[derive(Debug, Args)]
 pub(super) struct SharedArguments {
-    /// The socket's file in the run-time folder.
-    file: String,
+    /// The socket.
+    socket: PathBuf,
     /// This process is the daemon, not the process that starts it.
     #[arg(long)]
     detached: bool,
@@ -49,7 +57,7 @@ pub(super) fn shared(arguments: &SharedArguments) -> anyhow::Result<ExitCode> {
     Inherited::find().close();
     unblock_signals();
     if !arguments.detached {
-        return detach(&arguments.file);
+        return detach(&arguments.socket);
     }
     // Neither the terminal nor the launcher of the loader that started this daemon ends it.
     let _ = rustix::process::setsid();
@@ -58,18 +66,30 @@ pub(super) fn shared(arguments: &SharedArguments) -> anyhow::Result<ExitCode> {
     let starter = Connection::from_descriptor(descriptor).context(
         "standard input is not a loader's socket; only the client library runs this command",
     )?;
-    let mut place =
-        match SocketPlace::bind_in_runtime_folder(&arguments.file, &AccessRules::default()) {
-            Ok(place) => place,
-            Err(error) => {
-                refuse(&starter, &error);
-                return Ok(ExitCode::SUCCESS);
-            }
-        };
-    let log = start_log(&place.path)?;
+    let mut place = match SocketPlace::bind_private(&arguments.socket) {
+        Ok(place) => place,
+        Err(error) => {
+            let kind = match error {
+                // Another daemon listens.
+                ListenError::Held(_) => FaultKind::Taken,
+                // A later start may find room or rights.
+                ListenError::System { .. } => FaultKind::Memory,
+                _ => FaultKind::Config,
+            };
+            refuse(&starter, kind, error.to_string());
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let prepared = start_log(&place.path).and_then(|log| Ok((log, runtime()?)));
+    let (log, runtime) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            refuse(&starter, FaultKind::Memory, whole_reason(&error));
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let (dataset, metrics) = (logging::DATASET, logging::METRICS);
     let logging = logging::start(&format!("warn,{dataset}=info,{metrics}=info"));
-    let runtime = runtime()?;
     let local = tokio::task::LocalSet::new();
     let lost = LostSpawner::watch();
     let outcome = local.block_on(&runtime, serve(starter, &mut place, &lost));
@@ -86,10 +106,11 @@ pub(super) fn shared(arguments: &SharedArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the daemon and ends: the daemon is a child of the system's, which no loader has to wait for.
-fn detach(file: &str) -> anyhow::Result<ExitCode> {
+fn detach(socket: &Path) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("this program's file")?;
     let _daemon = Command::new(program)
-        .args(["shared", "--detached", file])
+        .args(["shared", "--detached"])
+        .arg(socket)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -97,28 +118,27 @@ fn detach(file: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports to the loader why this daemon does not listen; [`FaultKind::Taken`]: another one does.
-fn refuse(starter: &Connection, error: &ListenError) {
-    let kind = match error {
-        ListenError::Held(_) => FaultKind::Taken,
-        _ => FaultKind::Config,
-    };
-    let fault = Fault { kind, message: error.to_string() };
+/// Reports to the loader why this daemon does not serve.
+fn refuse(starter: &Connection, kind: FaultKind, message: String) {
     // Best effort: the loader may be gone.
-    let _ = starter.send(&DaemonFrame::Fault(fault), &[]);
+    let _ = starter.send(&DaemonFrame::Fault(Fault { kind, message }), &[]);
 }
 
-/// The log, next to the socket: the loader that started this daemon may end before it.
+/// The log, next to the socket: the loader that started this daemon may end before it. It is continued, so that it has
+/// the last words of a daemon that died.
 fn start_log(socket: &Path) -> anyhow::Result<PathBuf> {
     let path = socket.with_extension("log");
     let file = OpenOptions::new()
         .create(true)
-        .truncate(true)
+        .truncate(false)
         .write(true)
         .mode(0o600)
         .custom_flags((OFlags::NOFOLLOW | OFlags::APPEND).bits().cast_signed())
         .open(&path)
         .with_context(|| format!("the log {}", path.display()))?;
+    if file.metadata().is_ok_and(|status| status.len() > MAX_LOG_BYTES) {
+        file.set_len(0).with_context(|| format!("the log {}", path.display()))?;
+    }
     nix::unistd::dup2_stderr(&file).context("the standard error")?;
     Ok(path)
 }
@@ -130,9 +150,18 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let folder = place.path.parent().unwrap_or(Path::new("/")).to_owned();
-    let host = Rc::new(Host::shared(Box::new(move |opening, progress| {
-        let audience = Audience::Shared(folder.clone());
-        Box::pin(async move { open_for_loader(opening, progress, &audience).await })
+    let opening = Rc::new(OpeningState::default());
+    let host = Rc::new(Host::shared(Box::new({
+        let opening = Rc::clone(&opening);
+        move |request, progress| {
+            let (audience, opening) = (Audience::Shared(folder.clone()), Rc::clone(&opening));
+            *opening.progress.borrow_mut() = Some(Arc::clone(&progress));
+            Box::pin(async move {
+                let opened = open_for_loader(request, progress, &audience).await;
+                *opening.fault.borrow_mut() = opened.as_ref().err().cloned();
+                opened
+            })
+        }
     })));
     let mut starting = tokio::task::spawn_local(serve_connection(starter, Rc::clone(&host)));
     let engine = loop {
@@ -140,19 +169,24 @@ async fn serve(
             break engine;
         }
         tokio::select! {
-            // The opening failed, which the loader was told, or the loader ended: the next one starts another daemon.
             _ = &mut starting => match host.engine() {
                 Some(engine) => break engine,
-                None => return Ok(()),
+                // The opening failed, or the loader that started this daemon ended: the next one starts another.
+                None => {
+                    if let Some(fault) = opening.fault.take() {
+                        place.refuse_waiting(&fault);
+                    }
+                    return Ok(());
+                }
             },
-            () = tokio::time::sleep(SIGN_OF_LIFE) => place.keep_waiting(),
+            () = tokio::time::sleep(WAITING_PERIOD) => place.keep_waiting(opening.has_progressed()),
             _ = terminate.recv() => return Ok(()),
         }
     };
     let Some((listener, waiting)) = place.take_listener() else { return Ok(()) };
     tokio::select! {
-        accepted = accept_clients(listener, waiting, AccessRules::default(), host) => accepted?,
-        () = left_alone(&engine) => {}
+        accepted = accept_clients(listener, waiting, AccessRules::default(), Rc::clone(&host)) => accepted?,
+        () = left_alone(&host, &engine) => {}
         _ = terminate.recv() => tracing::warn!("terminated; ending"),
         () = lost.wait() => tracing::error!("ending; a loader is to start the next one"),
     }
@@ -165,13 +199,31 @@ async fn serve(
     Ok(())
 }
 
-/// Returns when there has been no session for a while.
-async fn left_alone(engine: &SharedEngine) {
-    let mut used = Instant::now();
-    while used.elapsed() < STAYS {
+/// The opening of the streams, as the loaders that wait for it see it.
+#[derive(Debug, Default)]
+struct OpeningState {
+    progress: RefCell<Option<Arc<AtomicU64>>>,
+    seen: Cell<u64>,
+    /// Why it failed.
+    fault: RefCell<Option<Fault>>,
+}
+
+impl OpeningState {
+    /// Whether it has progressed since the last call.
+    fn has_progressed(&self) -> bool {
+        // Relaxed: a count, nothing is ordered by it.
+        let now = self.progress.borrow().as_ref().map_or(0, |count| count.load(Ordering::Relaxed));
+        self.seen.replace(now) != now
+    }
+}
+
+/// Returns when there has been no loader for a while.
+async fn left_alone(host: &Host, engine: &SharedEngine) {
+    let (mut used, mut stay) = (Instant::now(), FIRST_STAY);
+    while used.elapsed() < stay {
         tokio::time::sleep(LOOK_PERIOD).await;
-        if engine.borrow().has_sessions() {
-            used = Instant::now();
+        if host.has_loaders() || engine.borrow().has_sessions() {
+            (used, stay) = (Instant::now(), STAY);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - `train` takes batches without end, each with the state after it: a checkpoint
 //! - `daemon` prints the private daemon's process; `kill-daemon` kills it
 //! - `children` leaves a child behind for each of its sockets, which has a copy of it, and prints their processes
+//! - `pause=MILLISECONDS` does nothing for so long
 //! - `hang` says so and does nothing any more; `exit=N` ends with this status
 //!
 //! It ends with status 3 and the error when a loader has one.
@@ -73,9 +74,11 @@ fn play() -> Result<(), Error> {
             }
             "state" => state = Some(State::from_json(value)?),
             "train" => train(loaders.get_mut(&current).expect("`use` comes first"))?,
+            "pause" => std::thread::sleep(Duration::from_millis(number(value) as u64)),
             "children" => leave_children(),
             "hang" => {
-                say(&json!({ "hangs": true }));
+                let restarts: u64 = loaders.values().map(Loader::restarts).sum();
+                say(&json!({ "hangs": true, "restarts": restarts }));
                 loop {
                     std::thread::park();
                 }

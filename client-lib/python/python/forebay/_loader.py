@@ -68,8 +68,8 @@ class Loader:
             ranks"). Not a collective: a rank that creates no loader is awaited for a limited time. A string names a
             group of ranks with a separate stream. False skips the comparison, and that of :meth:`load_state_dict`.
         shared: the loaders of this user and host with the same configuration share one daemon: one plan of memory, one
-            index, one cache. The first of them starts it, any of them replaces it after its death, and it ends 5 s
-            after the last one. A string separates jobs with the same configuration. Default: a private daemon.
+            index, one cache. The first of them starts it, any of them replaces it after its death, and it ends a
+            second after the last one. A string separates jobs with the same configuration. Default: a private daemon.
         stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
             of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
             processes (docs/guide/python.md), so it must be defined at the top of a module or of the script.
@@ -103,7 +103,7 @@ class Loader:
     ) -> None:
         refuse_worker_process()
         resolved = resolve_target(target, overrides, keywords)
-        if shared is not False and resolved.held:
+        if shared not in (False, None) and resolved.held:
             raise ConfigError(
                 "`order.weights` is an array in this process's memory, and a shared daemon may outlive this process; "
                 "save it with numpy.save and give the file's path, or leave `shared` out"

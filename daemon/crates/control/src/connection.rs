@@ -81,6 +81,7 @@ async fn converse(connection: Connection, host: Rc<Host>, meter: Rc<Meter>) -> R
         host: Rc::clone(&host),
         outbox,
         greeted: false,
+        is_loader: false,
         session: None,
         terms: None,
         pidfd: None,
@@ -94,6 +95,7 @@ async fn converse(connection: Connection, host: Rc<Host>, meter: Rc<Meter>) -> R
     let ended = client.run(frames, recordings, pidfd).await;
     client.detach();
     client.settle_share();
+    client.count_as_loader(false);
     host.connections.set(host.connections.get() - 1);
     ended
 }
@@ -103,6 +105,8 @@ struct Client {
     host: Rc<Host>,
     outbox: mpsc::Sender<DaemonFrame>,
     greeted: bool,
+    /// Whether it counts among the loaders.
+    is_loader: bool,
     session: Option<u64>,
     /// Keeps the names of named segments.
     terms: Option<SessionTerms>,
@@ -277,9 +281,13 @@ impl Client {
         mut descriptors: Vec<OwnedFd>,
         socket: &AsyncFd<Shared>,
     ) -> Result<Next, Cut> {
+        if self.session.is_none() && is_of_no_loader(&frame) {
+            self.count_as_loader(false);
+        }
         match (frame, self.greeted) {
             (ClientFrame::Hello { protocol, release }, false) => {
                 self.greeted = true;
+                self.count_as_loader(true);
                 self.pidfd = descriptors.pop().filter(peer::is_pidfd);
                 if protocol != PROTOCOL_VERSION {
                     return Err(version_fault(protocol, &release).into());
@@ -364,6 +372,16 @@ impl Client {
         Ok(Next::Continue)
     }
 
+    /// Counts this connection among the loaders, or no longer.
+    fn count_as_loader(&mut self, is_loader: bool) {
+        let loaders = &self.host.loaders;
+        match (std::mem::replace(&mut self.is_loader, is_loader), is_loader) {
+            (false, true) => loaders.set(loaders.get() + 1),
+            (true, false) => loaders.set(loaders.get() - 1),
+            _ => {}
+        }
+    }
+
     /// Opens the streams. While that makes progress, as in a long scan, or waits for a storage during an announced
     /// outage, it rings the doorbell from time to time: a client without a signal gives up after its time-out.
     async fn open(&self, opening: Opening, socket: &AsyncFd<Shared>) -> Result<(), Cut> {
@@ -421,6 +439,8 @@ impl Client {
             return Err(Fault { kind: FaultKind::Config, message: message.to_owned() }.into());
         }
         self.wait_for_attach().await?;
+        // A client of named segments receives no descriptors.
+        let takes_descriptors = !matches!(memory, SessionMemory::Named);
         let begun = Instant::now();
         let attached = engine.borrow_mut().attach(
             request,
@@ -436,7 +456,7 @@ impl Client {
         self.session = Some(number);
         self.host.shares.on_attach(self.peer);
         let restart_state = self.host.restart_state.borrow().clone();
-        if let Some(restart_state) = restart_state {
+        if let Some(restart_state) = restart_state.filter(|_| takes_descriptors) {
             send(socket, &DaemonFrame::Kept, &restart_state.descriptors()).await?;
         }
         send(socket, &terms.frame, &terms.descriptors()).await?;
@@ -510,6 +530,12 @@ impl Client {
 fn has_hung_up(connection: &Connection) -> bool {
     let mut watched = [PollFd::new(connection.as_fd(), PollFlags::empty())];
     poll(&mut watched, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether an observer, or the loader that starts the daemon, sends it before any attach.
+const fn is_of_no_loader(frame: &ClientFrame) -> bool {
+    use ClientFrame::{Record, Replay, Restart, Start, Stats, Steps};
+    matches!(frame, Start(_) | Restart(_) | Stats | Steps | Replay(_) | Record(_))
 }
 
 fn refusal(message: &str) -> Cut {

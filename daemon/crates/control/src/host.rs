@@ -57,6 +57,8 @@ pub struct Host {
     /// Whether clients may attach; otherwise they may only observe.
     pub(super) takes_clients: bool,
     pub(super) connections: Cell<usize>,
+    /// Connections that may be those of loaders: they have asked for nothing that an observer asks for.
+    pub(super) loaders: Cell<usize>,
     numbers: Cell<u64>,
     pub(super) shares: FairShares,
     pub(super) patience: Patience,
@@ -75,6 +77,7 @@ impl Host {
             restart_state: RefCell::new(None),
             takes_clients: true,
             connections,
+            loaders: Cell::new(0),
             numbers,
             shares: FairShares::default(),
             patience,
@@ -95,6 +98,7 @@ impl Host {
             restart_state: RefCell::new(None),
             takes_clients: true,
             connections: Cell::new(0),
+            loaders: Cell::new(0),
             numbers: Cell::new(0),
             shares: FairShares::default(),
             patience: Patience::default(),
@@ -111,6 +115,11 @@ impl Host {
         self.numbers.set(self.numbers.get() + 1);
         // Observers of a private daemon have another host than its client.
         self.numbers.get() << 1 | u64::from(self.takes_clients)
+    }
+
+    /// Whether a loader is connected, attached or not: one may be busy for long before it attaches again.
+    pub fn has_loaders(&self) -> bool {
+        self.loaders.get() > 0
     }
 
     /// The engine, once it exists.

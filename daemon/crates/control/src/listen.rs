@@ -42,7 +42,7 @@ pub enum ListenError {
     #[error("{} exists and is not a socket; remove it or set listen.socket", .0.display())]
     NotASocket(PathBuf),
     /// A Unix socket's path has room for 107 bytes.
-    #[error("the socket path {} is {} bytes long; at most 107 are possible: set listen.socket to a shorter one", path.display(), path.as_os_str().len())]
+    #[error("the socket path {} is {} bytes long; at most 107 are possible: set listen.socket, or XDG_RUNTIME_DIR, to a shorter one", path.display(), path.as_os_str().len())]
     TooLong {
         /// The path.
         path: PathBuf,
@@ -72,16 +72,22 @@ pub struct SocketPlace {
 /// The folder of automatic sockets: `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID`; 0700.
 pub(crate) fn runtime_folder() -> Result<PathBuf, ListenError> {
     let folder = runtime_folder::path();
-    let failed = |source| ListenError::System { path: folder.clone(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
-    let status = fs::symlink_metadata(&folder).map_err(failed)?;
+    make_private(&folder)?;
+    Ok(folder)
+}
+
+/// Creates a folder of sockets that no other user can write to.
+fn make_private(folder: &Path) -> Result<(), ListenError> {
+    let failed = |source| ListenError::System { path: folder.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let status = fs::symlink_metadata(folder).map_err(failed)?;
     let own =
         std::os::unix::fs::MetadataExt::uid(&status) == nix::unistd::Uid::effective().as_raw();
     if !status.is_dir() || !own {
         return Err(failed(io::Error::other("it belongs to another user")));
     }
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-    Ok(folder)
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    Ok(())
 }
 
 /// Listens for observers of a private daemon that serves the stream `name`.
@@ -101,12 +107,23 @@ fn take_lock(socket: &Path) -> Result<LockFile, ListenError> {
     }
 }
 
+/// Whether nothing was written to a log for a day: that of a running daemon may be as old, and is named in its folder no
+/// longer then.
+fn is_old(log: &Path) -> bool {
+    let changed = fs::symlink_metadata(log).and_then(|status| status.modified()).ok();
+    let age = changed.and_then(|changed| changed.elapsed().ok());
+    age.is_some_and(|age| age > Duration::from_secs(24 * 3600))
+}
+
 /// Removes leftovers of dead daemons from the run-time folder.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|extension| extension == "log") && is_old(&path) {
+            let _ = fs::remove_file(&path);
+        }
         if path.extension().is_none_or(|extension| extension != "lock") {
             continue;
         }
@@ -128,19 +145,22 @@ impl SocketPlace {
         match explicit {
             Some(path) => Self::bind_at(path.to_owned(), rules),
             None => {
-                Self::bind_in_runtime_folder(&format!("{}-{name}.sock", std::process::id()), rules)
+                let folder = runtime_folder()?;
+                sweep(&folder);
+                Self::bind_at(folder.join(format!("{}-{name}.sock", std::process::id())), rules)
             }
         }
     }
 
-    /// Listens at a file of the run-time folder.
+    /// Listens at a path for clients of this user, in a folder that is made for this user alone.
     ///
     /// # Errors
     /// [`ListenError::Held`] if another daemon listens there; the system refused.
-    pub fn bind_in_runtime_folder(file: &str, rules: &AccessRules) -> Result<Self, ListenError> {
-        let folder = runtime_folder()?;
-        sweep(&folder);
-        Self::bind_at(folder.join(file), rules)
+    pub fn bind_private(path: &Path) -> Result<Self, ListenError> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        make_private(folder)?;
+        sweep(folder);
+        Self::bind_at(path.to_owned(), &AccessRules::default())
     }
 
     fn bind_at(path: PathBuf, rules: &AccessRules) -> Result<Self, ListenError> {
@@ -172,15 +192,27 @@ impl SocketPlace {
         Ok(Self { path, listener: Some(listener), waiting: Vec::new(), _lock: lock })
     }
 
-    /// Accepts clients while the daemon is not ready, and reports progress to waiting ones. Does not block.
-    pub fn keep_waiting(&mut self) {
+    /// Accepts clients while the daemon is not ready, and reports progress to waiting ones, if there is any. Does not
+    /// block.
+    pub fn keep_waiting(&mut self, has_progress: bool) {
         let Some(listener) = &self.listener else { return };
         while self.waiting.len() < MAX_WAITING {
             // A client that cannot be accepted waits in the queue.
             let Ok(Some(connection)) = listener.accept() else { break };
             self.waiting.push(connection);
         }
-        self.waiting.retain(|connection| connection.ring().is_ok());
+        if has_progress {
+            self.waiting.retain(|connection| connection.ring().is_ok());
+        }
+    }
+
+    /// Tells the waiting clients why the daemon will not be ready.
+    pub fn refuse_waiting(&mut self, fault: &Fault) {
+        self.keep_waiting(false);
+        for connection in self.waiting.drain(..) {
+            // Best effort: the client may be gone.
+            let _ = connection.send(&DaemonFrame::Fault(fault.clone()), &[]);
+        }
     }
 
     /// The listener and the waiting clients, once; this keeps the files.
