@@ -7,7 +7,7 @@ use crate::finish::Finish;
 use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased, NamesOf,
     NamesRequest, PROTOCOL_VERSION, Positioned, PythonSource, Reattach, Restart, RestartPolicy,
-    Start,
+    RowKey, RowsRequest, Start,
 };
 use crate::identity::Identity;
 use crate::ids::Position;
@@ -116,6 +116,8 @@ fn bytes_of_every_client_frame_are_pinned() {
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Classes { from: 2 } }),
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Files { samples: vec![3] } }),
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Labels { from: 4 } }),
+        ClientFrame::AttachRows { stream: Some("s".into()) },
+        ClientFrame::Ask(RowsRequest { request: 1, rows: vec![RowKey { sample: 2, pass: 3 }] }),
     ];
     let golden = "
         00000000010000000300000000000000302e31
@@ -139,7 +141,10 @@ fn bytes_of_every_client_frame_are_pinned() {
         0c0000000100000000000000000000000200000000000000
         0c0000000100000000000000010000000100000000000000\
           0300000000000000
-        0c0000000100000000000000020000000400000000000000";
+        0c0000000100000000000000020000000400000000000000
+        0d00000001010000000000000073
+        0e000000010000000000000001000000000000000200000000000000\
+          0300000000000000";
     assert_pinned(frames, golden);
 }
 
@@ -174,6 +179,11 @@ fn bytes_of_every_daemon_frame_are_pinned() {
         DaemonFrame::Recorded,
         DaemonFrame::AttachedNamed { terms: attached(), names: ["a", "b", "c"].map(str::to_owned) },
         DaemonFrame::Names { request: 1, total: 2, names: vec![b"a".to_vec(), vec![0xff]] },
+        DaemonFrame::Unanswered {
+            request: 1,
+            row: 2,
+            fault: Fault { kind: FaultKind::Taken, message: "x".into() },
+        },
     ];
     let terms = "\
         0100000000000000010000000000000073030000000000000001000000000000006909000000\
@@ -204,7 +214,8 @@ fn bytes_of_every_daemon_frame_are_pinned() {
         08000000
         09000000{terms}010000000000000061010000000000000062010000000000000063
         0a000000010000000000000002000000000000000200000000000000010000000000000061\
-          0100000000000000ff"
+          0100000000000000ff
+        0b00000001000000000000000200000005000000010000000000000078"
     );
     assert_pinned(frames, &golden);
 }

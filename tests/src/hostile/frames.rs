@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_protocol::frames::{
-    ClientFrame, ConfigSource, NamesOf, NamesRequest, PROTOCOL_VERSION, Start,
+    ClientFrame, ConfigSource, NamesOf, NamesRequest, PROTOCOL_VERSION, RowKey, RowsRequest, Start,
 };
 use forebay_protocol::ids::Position;
 use forebay_protocol::observing::Recording;
@@ -118,7 +118,7 @@ pub(super) fn lie(socket: &Path, operations: u64, mut noise: Random) -> Tally {
 
 fn lie_of(noise: &mut Random) -> ClientFrame {
     let position = Position { epoch: noise.next(), samples: noise.next() };
-    match noise.below(9) {
+    match noise.below(11) {
         0 => ClientFrame::Hello {
             protocol: PROTOCOL_VERSION.wrapping_sub(1 + u32::try_from(noise.below(3)).unwrap_or(0)),
             release: "x".repeat(usize::try_from(noise.below(60_000)).unwrap_or(0)),
@@ -153,6 +153,18 @@ fn lie_of(noise: &mut Random) -> ClientFrame {
                 NamesOf::Files { samples: vec![noise.next() >> noise.below(64); 8000] }
             };
             ClientFrame::Names(NamesRequest { request: noise.next(), of })
+        }
+        8 => ClientFrame::AttachRows {
+            stream: (noise.below(4) == 0).then(|| "no such stream".to_owned()),
+        },
+        9 => {
+            let count = [0, 1, 8, 4000][usize::try_from(noise.below(4)).unwrap_or(0)];
+            let rows = (0..count).map(|_| RowKey {
+                sample: noise.next() >> noise.below(64),
+                pass: noise.next() >> noise.below(64),
+            });
+            let rows = rows.collect();
+            ClientFrame::Ask(RowsRequest { request: noise.next(), rows })
         }
         _ => hello(PROTOCOL_VERSION),
     }

@@ -28,8 +28,8 @@ class Dataset:
 
     ``dataset[i]`` is a dict with the row of each field as a NumPy array. A slice, a list or an array of indices gives a
     dict of arrays with a row for each of them (of lists, for ragged fields). Iterating goes through the samples in the
-    order of their ids. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have the
-    same bytes as in a loader's batch, in any process.
+    order of their ids. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have
+    the same bytes as in a loader's batch, in any process.
 
     It is a map-style Dataset for PyTorch's ``DataLoader``, also with workers: each process that uses it, forked or
     spawned, opens a session of its own. Threads may share it.
