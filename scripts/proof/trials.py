@@ -111,10 +111,16 @@ def killed(mode: str, test: str, outcome: str) -> Trial:
         reached = found["kills"] >= wanted(amounts) and found["mismatches"] == 0
         made = [Line(test, f"{wanted(amounts)} kills, {outcome}", result, reached)]
         if times := found.get("seconds_to_next_batch"):
-            fresh = found["seconds_to_fresh_batch"]
-            result = f"{quantiles(times)}; to one that the new daemon filled: {quantiles(fresh)}"
-            reached = fresh["p50"] < 0.5 and fresh["p99"] < 1.0
-            made.append(Line("from SIGKILL of the daemon to the next batch", "p50 < 0.5 s, p99 < 1 s", result, reached))
+            if mode == "shared":
+                result = f"p50 {times['p50']:.3f} s, at most {times['max']:.3f} s"
+                test_of_next = "from SIGKILL of a shared daemon to the next batch of each of eight trainers"
+                made.append(Line(test_of_next, "≤ 2 s", result, times["max"] <= 2.0))
+            else:
+                fresh = found["seconds_to_fresh_batch"]
+                result = f"{quantiles(times)}; to one that the new daemon filled: {quantiles(fresh)}"
+                reached = fresh["p50"] < 0.5 and fresh["p99"] < 1.0
+                test_of_next = "from SIGKILL of the daemon to the next batch"
+                made.append(Line(test_of_next, "p50 < 0.5 s, p99 < 1 s", result, reached))
         if (times := found.get("seconds_to_end")) and mode == "trainer":
             test_of_end = "from SIGKILL of the trainer to the end of its daemon"
             made.append(Line(test_of_end, "p99 < 1 s", quantiles(times), times["p99"] < 1))
@@ -346,6 +352,7 @@ TRIALS: dict[str, Trial] = {
         "trainer", "SIGKILL of the trainer, resumed from its last checkpoint", "the stream from there identical"
     ),
     "run": killed("run", "SIGKILL of `forebay run`", "the same"),
+    "shared": killed("shared", "SIGKILL of the daemon that eight trainers share", "digests unchanged, nothing left"),
     "all": killed("all", "SIGKILL of all processes at once", "the same"),
     "remote": Trial("SIGKILL of the server behind which the data lies, and of who reads it", remote, remote_lines),
     "workers": Trial("SIGKILL of workers of the user's own Python at random instants", workers, worker_lines),

@@ -99,7 +99,7 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
         def lie():
             # An answer to a later call, the arena full of rubbish, and a reply that points behind its end.
             # Results of the call before may get some of it unnoticed: let them be read first.
-            time.sleep(5)
+            time.sleep(2)
             os.pwrite(ARENA, b"\\xff" * 65536, 0)
             for number in range(100):
                 os.write(CONNECTION, struct.pack("<QQ", number, 40))
@@ -114,7 +114,7 @@ def test_a_hostile_worker_harms_its_own_sample_alone(stage, attack):
         def take_pages():
             # The size is sealed; pages can be punched out of it.
             # The results of the call before are pages of it too: let them be read first.
-            time.sleep(5)
+            time.sleep(2)
             for length in (0, 4096, 1 << 60):
                 try:
                     os.ftruncate(ARENA, length)
