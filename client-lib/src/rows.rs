@@ -16,6 +16,7 @@ use nix::poll::PollFlags;
 
 use crate::batch::Batch;
 use crate::error::Error;
+use crate::job::sample_count;
 use crate::link::{Ending, Link, check_version, unexpected};
 use crate::patience::Patience;
 use crate::ring::{Ring, Segments};
@@ -38,6 +39,12 @@ pub struct Rows {
     request: u64,
     /// Batches read from the present ring.
     read: u64,
+    /// Requests to the present daemon that were given up: it still answers them.
+    given_up: usize,
+    /// The time spent in waits for rows.
+    waited: Duration,
+    /// Why the session has ended.
+    lost: Option<Error>,
 }
 
 /// The answer to a request, so far.
@@ -60,8 +67,18 @@ impl Rows {
         if let Some(supervisor) = link.supervisor() {
             supervisor.on_attached(Arc::clone(&publish));
         }
-        let (ring, terms) = (Arc::new(ring), Arc::new(terms));
-        Ok(Self { ring, link, publish, terms, stream, request: 0, read: 0 })
+        Ok(Self {
+            ring: Arc::new(ring),
+            link,
+            publish,
+            terms: Arc::new(terms),
+            stream,
+            request: 0,
+            read: 0,
+            given_up: 0,
+            waited: Duration::ZERO,
+            lost: None,
+        })
     }
 
     /// The session's terms.
@@ -91,11 +108,29 @@ impl Rows {
     pub fn get(&mut self, keys: &[RowKey]) -> Result<Batch, Error> {
         self.ring.check_process()?;
         self.check_keys(keys)?;
+        if let Some(error) = &self.lost {
+            return Err(error.clone());
+        }
         let held = self.ring.held();
         if held > u64::from(self.terms.hold) {
             let (hold, slots) = (self.terms.hold, self.terms.slots);
             return Err(Error::HoldLimit { held, fields: String::new(), hold, slots });
         }
+        if self.given_up >= usize::from(self.terms.slots) {
+            // A queue of stale requests: the next session begins without them.
+            self.link.hang_up();
+        }
+        let begun = Instant::now();
+        let result = self.request(keys);
+        self.waited += begun.elapsed();
+        self.ring.show_waited(self.waited);
+        if let Err(Error::Interrupted(_) | Error::Timeout { .. }) = &result {
+            self.given_up += 1;
+        }
+        result
+    }
+
+    fn request(&mut self, keys: &[RowKey]) -> Result<Batch, Error> {
         let mut patience = Patience::begin(Instant::now());
         let mut progress = None;
         let mut is_sent = false;
@@ -129,7 +164,14 @@ impl Rows {
                 keys.len()
             )));
         }
-        Ok(())
+        let samples = sample_count(&self.terms);
+        match keys.iter().find(|key| key.sample >= samples) {
+            Some(key) => Err(Error::Config(format!(
+                "sample {} is asked for, and there are {samples} samples",
+                key.sample
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn restarts(&self) -> u64 {
@@ -217,7 +259,14 @@ impl Rows {
         let Some(supervisor) = self.link.supervisor().filter(|one| one.is_down()) else {
             return match self.link.ending() {
                 None => Ok(true),
-                Some(Ending::Gone(_)) if self.is_restartable() => Ok(false),
+                Some(Ending::Gone(_)) if self.is_restartable() => {
+                    // The supervisor does not know yet.
+                    if let Some(supervisor) = self.link.supervisor() {
+                        supervisor.wait(SLICE);
+                    }
+                    self.link.check_interrupt(WAITED_FOR)?;
+                    Ok(false)
+                }
                 Some(_) => Err(self.link.ending_error()),
             };
         };
@@ -245,7 +294,23 @@ impl Rows {
                 self.lose();
                 Ok(false)
             }
-            Err(error) => Err(error),
+            Err(error @ (Error::Interrupted(_) | Error::Timeout { .. })) => {
+                // The next call asks for a session again.
+                self.link.hang_up();
+                if let Some(supervisor) = self.link.supervisor() {
+                    supervisor.retry(error.to_string());
+                }
+                self.lose();
+                Err(error)
+            }
+            Err(error) => {
+                if let Some(supervisor) = self.link.supervisor() {
+                    supervisor.stop();
+                }
+                self.ring.detach();
+                self.lost = Some(error.clone());
+                Err(error)
+            }
         }
     }
 
@@ -278,6 +343,7 @@ impl Rows {
             supervisor.on_attached(Arc::clone(&publish));
         }
         (self.ring, self.publish, self.read) = (Arc::new(ring), publish, 0);
+        self.given_up = 0;
         self.terms = Arc::new(*terms);
         Ok(())
     }

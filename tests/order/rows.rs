@@ -1,10 +1,13 @@
 //! Rows on request: the rows of a stream's batches, whatever is asked for with them, and whatever dies meanwhile.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_client::rows::{RowKey, Rows};
 use forebay_client::{Batch, Builder, Error};
-use forebay_tests::{Daemon, TestDir, test_dir, wait_until};
+use forebay_synth::parquet;
+use forebay_tests::{Daemon, TestDir, data, test_dir, wait_until};
 use nix::sys::signal::Signal;
 
 /// The bytes of each row, over all fields.
@@ -144,7 +147,70 @@ fn sessions_of_rows_stand_beside_ranks_and_wrong_requests_are_refused() {
         let Err(Error::Config(message)) = rows.get(&wrong) else { panic!("it is refused") };
         assert!(message.contains("1 to 8"), "{message}");
     }
-    let Err(Error::Protocol(message)) = rows.get(&keys([40], 0)) else { panic!("it is refused") };
-    assert!(message.contains("no sample 40"), "{message}");
-    assert_eq!(got(other, &asked), rows_of(&first));
+    let Err(Error::Config(message)) = rows.get(&keys([40], 0)) else { panic!("it is refused") };
+    assert!(message.contains("sample 40 "), "{message}");
+    for rows in [rows, other] {
+        assert_eq!(got(rows, &asked), rows_of(&first), "the session goes on");
+    }
+}
+
+/// An interrupt at any time, with a daemon that has died or not: the next request has its rows.
+#[test]
+fn interrupted_request_leaves_a_session_that_works() {
+    let dir = TestDir::new();
+    let delay = "{ op = \"delay\", milliseconds = 60 }";
+    let stage = format!("{{ name = \"copy\", operations = [{delay}] }}");
+    let config = dir.staged_stream(16, "ring.slots = 3\nring.hold = 1", &stage);
+    let (asked, limit) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(u64::MAX)));
+    let interrupt = {
+        let (asked, limit) = (Arc::clone(&asked), Arc::clone(&limit));
+        move || asked.fetch_add(1, Ordering::SeqCst) >= limit.load(Ordering::SeqCst)
+    };
+    let builder = test_dir::loader(config.as_path(), 0, 1).interrupt(interrupt);
+    let mut rows = builder.attach_rows().unwrap();
+    let expected = got(&mut rows, &keys([3, 4], 0));
+    // More often than requests fit in the queue.
+    for round in 0..9 {
+        if round % 3 == 2 {
+            forebay_tests::signal(rows.private_process().unwrap(), Signal::SIGKILL);
+        }
+        limit.store(asked.load(Ordering::SeqCst) + round % 4, Ordering::SeqCst);
+        if let Err(error) = rows.get(&keys([7, 8], 0)) {
+            assert!(matches!(error, Error::Interrupted(_)), "{error}");
+        }
+        limit.store(u64::MAX, Ordering::SeqCst);
+        assert_eq!(got(&mut rows, &keys([3, 4], 0)), expected, "round {round}");
+    }
+}
+
+#[test]
+fn rows_of_shared_pages_and_of_differing_lengths_are_those_of_the_stream() {
+    let dir = TestDir::new();
+    data::images(&dir.path("images"), 40, 4);
+    parquet::pack_classes(&dir.path("images"), &dir.path("packed"), 50, true).unwrap();
+    let stage = "stage = [{ name = \"unpack\", operations = [] }]";
+    let output = "output.image = { ragged = true, max_bytes = \"256KiB\", compact = true }";
+    let fields = "dataset.fields = { image = { from = \"image\", as = \"bytes\" } }";
+    for (name, keys) in [
+        ("decoded", "preset = \"imagenet-train\""),
+        ("whole", &*format!("{fields}\n{stage}\n{output}")),
+    ] {
+        let text = format!(
+            "{keys}\ndataset.format = \"parquet\"\ndataset.path = {:?}\nbatch.size = 8\nbatch.last = \"pad\"\n",
+            dir.path("packed").display().to_string()
+        );
+        let config = dir.config(&format!("{name}.toml"), &text);
+        let builder = || test_dir::loader(config.as_path(), 0, 1);
+        let expected = rows_of_epoch(builder(), 0);
+        assert_eq!(expected.len(), 40, "{name}");
+        let mut rows = builder().attach_rows().unwrap();
+        for samples in [vec![39, 0, 20, 0, 39], vec![1], (8..16).collect(), vec![38, 2, 37]] {
+            let wanted: Vec<_> = samples.iter().map(|sample| expected[sample].clone()).collect();
+            assert_eq!(got(&mut rows, &keys_of(&samples)), wanted, "{name}: {samples:?}");
+        }
+    }
+}
+
+fn keys_of(samples: &[u64]) -> Vec<RowKey> {
+    keys(samples.iter().copied(), 0)
 }

@@ -78,12 +78,12 @@ def test_samples_by_index_are_a_loaders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_a_data_loader_have_sessions_of_their_own(tmp_path: Path, method: str) -> None:
-    config = _pictures(tmp_path, "listen.max_sessions = 8\n")
+    config = _pictures(tmp_path)
     dataset = forebay.Dataset(config, epoch=1)
     expected = _rows(config, 1)
     assert _are_equal(dataset[0], expected[0]), "the parent's session is open at the fork"
     loader = torch.utils.data.DataLoader(
-        dataset, batch_size=5, shuffle=True, num_workers=2, multiprocessing_context=method
+        dataset, batch_size=5, shuffle=True, num_workers=4, multiprocessing_context=method
     )
     seen = []
     for batch in loader:
@@ -103,9 +103,9 @@ def test_threads_share_a_dataset_and_a_copy_is_another_session(tmp_path: Path) -
     wrong = []
 
     def take(first: int) -> None:
-        wrong.extend(index for index in range(first, 24, 4) if not _are_equal(dataset[index], expected[index]))
+        wrong.extend(index for index in range(first, 24, 12) if not _are_equal(dataset[index], expected[index]))
 
-    threads = [threading.Thread(target=take, args=(first,)) for first in range(4)]
+    threads = [threading.Thread(target=take, args=(first,)) for first in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:

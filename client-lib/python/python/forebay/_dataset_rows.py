@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ._target import ConfigKeys
 
+_KEYS: dict[str, Any] = {"listen.max_sessions": 16, "ring.slots": 3, "ring.hold": 1}
+
 Indices = Union[slice, Sequence[SupportsIndex]]
 
 
@@ -29,7 +31,8 @@ class Dataset:
     ``dataset[i]`` is a dict with the row of each field as a NumPy array. A slice, a list or an array of indices gives a
     dict of arrays with a row for each of them (of lists, for ragged fields). Iterating goes through the samples in the
     order of their ids. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have
-    the same bytes as in a loader's batch, in any process.
+    the same bytes as in a loader's batch, in any process (with ``order.weights`` the number of the draw takes the
+    epoch's place, in a mixture and with ``order.samples_per_epoch`` the pass of the dataset).
 
     It is a map-style Dataset for PyTorch's ``DataLoader``, also with workers: each process that uses it, forked or
     spawned, opens a session of its own. Threads may share it.
@@ -38,8 +41,9 @@ class Dataset:
         target: as of :class:`Loader`, without a Dataset object.
         epoch: whose draws random operations use; :meth:`set_epoch` changes it.
         overrides, timeout, keyword arguments: as of :class:`Loader`. ``batch_size`` bounds the rows of a request.
-        shared: whether the processes of this host with the same configuration share a daemon, and its name; see
-            :class:`Loader`.
+        shared: whether the processes of this host that have this Dataset share a daemon, and its name; see
+            :class:`Loader`. It is not the daemon of a loader: up to 16 sessions (``listen.max_sessions``), each with a
+            ring of three slots.
 
     Raises:
         ConfigError: the target, the configuration or an argument is refused; the stream has ``batch.operations``, which
@@ -68,7 +72,8 @@ class Dataset:
             "target": resolved.text,
             "timeout": float(timeout),
             "overrides": resolved.keys,
-            "worker_keys": [(key, to_json(key, value)) for key, value in worker_keys().items()],
+            # Of a configuration, under the caller's own. Each process has a session, and a request takes one slot.
+            "worker_keys": [(key, to_json(key, value)) for key, value in {**worker_keys(), **_KEYS}.items()],
             "program": Path(__file__).with_name("bin") / "forebay",
             "shared": shared if isinstance(shared, str) else "" if shared else None,
         }
@@ -77,12 +82,15 @@ class Dataset:
         # Of the process with this id: a forked child has a session of its own, and a lock that no thread holds.
         self._process = os.getpid()
         self._lock = threading.Lock()
+        # Held from a request until its rows are copied: a session answers one at a time.
+        self._asking = threading.Lock()
         self._session: Optional[_forebay.RowSession] = None
         self._length = self._attached().samples
 
     def _attached(self) -> "_forebay.RowSession":
         if self._process != os.getpid():
-            self._process, self._lock, self._session = os.getpid(), threading.Lock(), None
+            self._session, self._lock, self._asking = None, threading.Lock(), threading.Lock()
+            self._process = os.getpid()
         with self._lock:
             if self._session is None:
                 self._session = _forebay.RowSession(**self._arguments)
@@ -131,18 +139,21 @@ class Dataset:
         return number % self._length
 
     def _requests(self, indices: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The batches of the indices, each with its number of rows; valid until the next one is taken."""
+        """The batches of the indices, each with its number of rows. Copies, so that the batch's slot is free again."""
         session = self._attached()
         for start in range(0, len(indices), session.most_rows):
             part = list(indices[start : start + session.most_rows])
-            yield len(part), session.get(part, self._epoch)
+            with self._asking:
+                copies = {name: values.copy() for name, values in session.get(part, self._epoch).items()}
+            yield len(part), copies
 
     def _rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        rows = []
-        for count, batch in self._requests(indices):
-            # Copies, so that the batch's slot is free again.
-            rows += [{name: values[row].copy() for name, values in batch.items()} for row in range(count)]
-        return rows
+        return [
+            # A row of its own: a view would keep the other rows.
+            {name: values[row].copy() if count > 1 else values[row] for name, values in batch.items()}
+            for count, batch in self._requests(indices)
+            for row in range(count)
+        ]
 
     def _stacked(self, indices: Sequence[int]) -> dict[str, Any]:
         found: dict[str, list[Any]] = {}
@@ -151,9 +162,9 @@ class Dataset:
             for name, values in batch.items():
                 if isinstance(values, Ragged):
                     ragged.add(name)
-                    found.setdefault(name, []).extend(row.copy() for row in values)
+                    found.setdefault(name, []).extend(values)
                 else:
-                    found.setdefault(name, []).append(values.copy())
+                    found.setdefault(name, []).append(values)
         if not found:
             raise IndexError("no index is given")
         return {name: parts if name in ragged else numpy.concatenate(parts) for name, parts in found.items()}
@@ -168,7 +179,7 @@ class Dataset:
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process opens a session of its own.
-        return {**self.__dict__, "_session": None, "_lock": None, "_process": None}
+        return {**self.__dict__, "_session": None, "_lock": None, "_asking": None, "_process": None}
 
     def __repr__(self) -> str:
         return f"<forebay.Dataset of {self._length} samples, epoch {self._epoch}>"

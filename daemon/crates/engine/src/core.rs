@@ -301,7 +301,11 @@ impl Engine {
     fn on_tick(&mut self) {
         let seen = SessionsSeen {
             client_waits: self.sessions.values().any(|session| session.ring.client_waits()),
-            rings_have_room: self.sessions.values().any(|session| session.ring.has_room()),
+            // A ring of rows that are asked for is empty most of the time.
+            rings_have_room: self
+                .sessions
+                .values()
+                .any(|session| !session.is_on_request() && session.ring.has_room()),
         };
         let (pool, threads) = (&mut self.pool, &mut self.fetch_threads);
         if self.tick.run(pool, threads, &self.streams, seen, self.clock.now()) {

@@ -21,7 +21,9 @@ use forebay_transform::FunctionFigures;
 impl Engine {
     /// The progress of every session's client.
     pub fn steps(&self) -> Vec<SessionSteps> {
-        self.sessions.values().map(Session::steps).collect()
+        // A client that asks for rows takes no steps.
+        let ranks = self.sessions.values().filter(|session| !session.is_on_request());
+        ranks.map(Session::steps).collect()
     }
 
     /// Carries out a request for a session's replay; `is_own`: from a process of the daemon's user in its namespaces.

@@ -458,6 +458,11 @@ impl Session {
     /// Whether a process may have batches replayed; the error is the reason for a refusal.
     pub(crate) fn allows_replay(&self, is_own: bool) -> Result<(), String> {
         let stream = self.stream.name();
+        if self.is_on_request() {
+            return Err(format!(
+                "this session asks for rows of stream `{stream}`: it has no steps"
+            ));
+        }
         match self.stream.config.session.allow_headspace {
             Some(false) => Err(format!(
                 "stream `{stream}` does not allow a replay: session.allow_headspace is false"
