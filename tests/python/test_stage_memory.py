@@ -1,8 +1,6 @@
 """The memory of a daemon with a Python stage and large pictures, against what `forebay check` has planned."""
 
 import json
-import os
-from pathlib import Path
 
 import forebay
 import pytest
@@ -44,10 +42,8 @@ operations = [{ op = "delay", milliseconds = 200 }, { op = "center-crop", size =
 """
 
 
-def peak_bytes():
-    """The most that this process's daemon has had in memory, its program's file left out."""
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    (daemon,) = {child for task in tasks for child in task.read_text().split()}
+def peak_bytes(daemon):
+    """The most that a daemon has had in memory, its program's file left out."""
     with open(f"/proc/{daemon}/status") as file:
         status = dict(line.split(":", 1) for line in file)
     return 1024 * (int(status["VmHWM"].split()[0]) - int(status["RssFile"].split()[0]))
@@ -72,6 +68,6 @@ def test_large_pictures_of_a_function_stay_within_the_daemons_plan(tmp_path, mon
     assert plan["memory_of_workers_bytes"] == 2 * 3 << 30 and planned <= 400 << 20
     with forebay.Loader(path, timeout=120) as loader:
         assert sum(len(batch["label"]) for batch in loader) == SAMPLES
-        peak = peak_bytes()
+        peak = peak_bytes(loader.daemon_pid)
     print(f"{function}: {peak >> 20} of {planned >> 20} MiB planned")
     assert peak <= planned * 1.1, f"{peak >> 20} of {planned >> 20} MiB"
