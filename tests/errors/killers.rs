@@ -1,7 +1,7 @@
 //! Samples whose work ends the daemon: found, named and treated as bad samples, whoever starts the daemon again.
 //!
 //! What ends it is a thread of the test, which looks at the daemon's page of the samples under work and sends SIGABRT, as
-//! a defective decoder's `abort` would, whenever a certain sample stands there. Each sample is under work for 600 ms.
+//! a defective decoder's `abort` would, whenever a certain sample is on it. Processing a sample takes 600 ms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

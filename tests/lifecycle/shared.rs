@@ -69,19 +69,10 @@ fn command(dir: &TestDir, rank: u32, world: u32) -> Command {
     command
 }
 
-/// The shared daemons of a test's folder.
-fn daemons(dir: &TestDir) -> Vec<u32> {
-    let is_daemon = |process: &u32| {
-        let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains("shared\0--detached")
-    };
-    dir.processes().iter().filter_map(|name| name.parse().ok()).filter(is_daemon).collect()
-}
-
 /// The daemon that serves, once those that found its socket taken have ended.
 fn only_daemon(dir: &TestDir) -> u32 {
-    wait_until("there is one daemon", || daemons(dir).len() == 1);
-    daemons(dir)[0]
+    wait_until("there is one daemon", || dir.shared_daemons().len() == 1);
+    dir.shared_daemons()[0]
 }
 
 fn digests(lines: &[Value]) -> Vec<String> {
@@ -156,7 +147,7 @@ fn killed_daemon_is_replaced_by_one_that_all_of_its_clients_go_on_with() {
     let mut killed = BTreeSet::new();
     for _ in 0..4 {
         wait_until("there is a daemon to kill", || {
-            let next = daemons(&dir).into_iter().find(|daemon| !killed.contains(daemon));
+            let next = dir.shared_daemons().into_iter().find(|daemon| !killed.contains(daemon));
             next.is_some_and(|daemon| {
                 killed.insert(daemon);
                 forebay_tests::signal(daemon, Signal::SIGKILL)
@@ -172,7 +163,7 @@ fn killed_daemon_is_replaced_by_one_that_all_of_its_clients_go_on_with() {
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(&digests(found), expected);
     }
-    wait_until("one daemon is left", || daemons(&dir).len() == 1);
+    wait_until("one daemon is left", || dir.shared_daemons().len() == 1);
     drop(trainers);
     nothing_is_left(&dir);
 }
@@ -186,7 +177,7 @@ fn daemon_survives_the_process_group_and_the_session_of_its_starter() {
     let mut starter = command(&dir, 0, 2);
     starter.args(["share=", &attach, "take=1", "hang"]).process_group(0).stdout(Stdio::null());
     let mut starter = starter.spawn().unwrap();
-    wait_until("it has started a daemon", || !daemons(&dir).is_empty());
+    wait_until("it has started a daemon", || !dir.shared_daemons().is_empty());
     let mut other = Trainer::start(&dir, (1, 2), &["share=", &attach, "take=1", "hang"]);
     other.until("hangs");
     let before = only_daemon(&dir);
@@ -218,7 +209,7 @@ fn names_separate_jobs_and_a_rank_that_is_there_already_is_refused() {
             .unwrap()
     });
     assert_eq!(ends.iter().filter(|line| is_refused(line)).count(), 1, "{ends:?}");
-    wait_until("each name has a daemon", || daemons(&dir).len() == 2);
+    wait_until("each name has a daemon", || dir.shared_daemons().len() == 2);
     drop((one, other, second));
     nothing_is_left(&dir);
 }

@@ -100,7 +100,7 @@ fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Measures anew, with another daemon, while something is wrong, a few times: a busy machine disturbs some of them.
+/// Repeats a failed measurement up to five times, each with a new daemon: a busy machine disturbs some of them.
 fn measure(once: impl Fn() -> Result<(), String>) {
     let mut wrong = Vec::new();
     for _ in 0..5 {

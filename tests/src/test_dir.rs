@@ -77,6 +77,15 @@ impl TestDir {
         found
     }
 
+    /// The shared daemons that were started in this folder, those included that end since another one has the socket.
+    pub fn shared_daemons(&self) -> Vec<u32> {
+        let is_daemon = |process: &u32| {
+            let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains("shared\0--detached")
+        };
+        self.processes().iter().filter_map(|name| name.parse().ok()).filter(is_daemon).collect()
+    }
+
     /// Writes a configuration. Its index lies beside it, so that tests leave the user's cache alone; work threads run in
     /// the normal class, so that a busy machine does not starve them.
     pub fn config(&self, name: &str, text: &str) -> PathBuf {

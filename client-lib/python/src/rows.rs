@@ -1,21 +1,20 @@
 //! The class of a session whose rows are asked for, which `forebay.Dataset` wraps.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
 use forebay_client::job::sample_count;
 use forebay_client::rows::{RowKey, Rows};
-use forebay_client::{Error, Loader, Target};
-use pyo3::exceptions::PyValueError;
+use forebay_client::{Error, Target};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrays::Collector;
 use crate::errors::to_exception;
-use crate::shared_source::{PendingException, check_signals, lock};
+use crate::session::{ConfigKeys, builder_of};
+use crate::shared_source::{PendingException, lock};
 
-/// A session. A forked child makes one of its own.
+/// A session. A forked child opens another one.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct RowSession {
     /// `None` once it is closed.
@@ -42,32 +41,14 @@ impl RowSession {
         program: Option<PathBuf>,
         shared: Option<&str>,
     ) -> PyResult<Self> {
-        let target = match kind {
-            "json" => Target::json(target, None),
-            "first" => Target::Stream(None),
-            _ => Target::parse(target),
-        };
-        let has_configuration = matches!(target, Target::Config(_));
-        let timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
         let pending = PendingException::default();
-        let raised = Arc::clone(&pending);
+        let keys = ConfigKeys { overrides, worker_keys };
+        // A running daemon is shared by all that attach to it.
+        let is_configured = kind == "json" || matches!(Target::parse(target), Target::Config(_));
+        let shared = shared.filter(|_| is_configured);
         // A process's rank has no meaning for rows that it names.
-        let mut builder = Loader::builder(target)
-            .rank(0, 1)
-            .timeout(timeout)
-            .interrupt(move || check_signals(&raised));
-        // The user's overrides take precedence over this interpreter's keys.
-        let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
-        for (key, json) in worker_keys.into_iter().chain(overrides) {
-            builder = builder.override_key(key, json);
-        }
-        if let Some(name) = shared.filter(|_| has_configuration) {
-            builder = builder.shared(name);
-        }
-        if let Some(program) = program {
-            builder = builder.program(program);
-        }
+        let builder =
+            builder_of((kind, target), timeout, keys, program, shared, &pending)?.rank(0, 1);
         let rows = py.detach(|| builder.attach_rows());
         let rows = rows.map_err(|error| raise(py, &pending, &error))?;
         let terms = rows.terms();

@@ -4,11 +4,12 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::job::{identity, sample_count};
-use forebay_client::{Error, Loader, Next, Position, State, Target};
+use forebay_client::{Builder, Error, Loader, Next, Position, State, Target};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,6 +20,46 @@ use crate::device::{self, DeviceItem, DeviceRequest, Owners, RegionTuple};
 use crate::errors::to_exception;
 use crate::shared_source::{PendingException, SharedSource, check_signals, lock};
 use crate::source::Source;
+
+/// Pairs of a dotted key and JSON text.
+pub(crate) struct ConfigKeys {
+    pub(crate) overrides: Vec<(String, String)>,
+    /// Only for a configuration; the overrides take precedence.
+    pub(crate) worker_keys: Vec<(String, String)>,
+}
+
+/// The settings that all sessions have, from the arguments of their Python classes.
+pub(crate) fn builder_of(
+    (kind, target): (&str, &str),
+    timeout: f64,
+    keys: ConfigKeys,
+    program: Option<PathBuf>,
+    shared: Option<&str>,
+    pending: &PendingException,
+) -> PyResult<Builder> {
+    let target = match kind {
+        "json" => Target::json(target, None),
+        "first" => Target::Stream(None),
+        _ => Target::parse(target),
+    };
+    let has_configuration = matches!(target, Target::Config(_));
+    let timeout = Duration::try_from_secs_f64(timeout)
+        .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
+    let raised = Arc::clone(pending);
+    let mut builder =
+        Loader::builder(target).timeout(timeout).interrupt(move || check_signals(&raised));
+    let worker_keys = if has_configuration { keys.worker_keys } else { Vec::new() };
+    for (key, json) in worker_keys.into_iter().chain(keys.overrides) {
+        builder = builder.override_key(key, json);
+    }
+    if let Some(name) = shared {
+        builder = builder.shared(name);
+    }
+    if let Some(program) = program {
+        builder = builder.program(program);
+    }
+    Ok(builder)
+}
 
 /// An attached loader, which `forebay.Loader` wraps.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -52,24 +93,15 @@ impl Session {
         timeout: f64,
         overrides: Vec<(String, String)>,
         worker_keys: Vec<(String, String)>,
-        program: Option<std::path::PathBuf>,
+        program: Option<PathBuf>,
         group: Option<&str>,
         device: Option<DeviceRequest>,
         object: Option<i32>,
         shared: Option<&str>,
     ) -> PyResult<Self> {
-        let target = match kind {
-            "json" => Target::json(target, None),
-            "first" => Target::Stream(None),
-            _ => Target::parse(target),
-        };
-        let has_configuration = matches!(target, Target::Config(_));
-        let timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| PyValueError::new_err(format!("timeout: {error}")))?;
         let pending = PendingException::default();
-        let raised = Arc::clone(&pending);
-        let mut builder =
-            Loader::builder(target).timeout(timeout).interrupt(move || check_signals(&raised));
+        let keys = ConfigKeys { overrides, worker_keys };
+        let mut builder = builder_of((kind, target), timeout, keys, program, shared, &pending)?;
         builder = builder.compare_ranks(group);
         if let Some((rank, world_size)) = rank {
             builder = builder.rank(rank, world_size);
@@ -83,17 +115,6 @@ impl Session {
         if let Some(text) = state {
             let state = State::from_json(text).map_err(|error| to_exception(py, &error))?;
             builder = builder.state(state, force);
-        }
-        // The user's overrides take precedence over this interpreter's keys.
-        let worker_keys = if has_configuration { worker_keys } else { Vec::new() };
-        for (key, json) in worker_keys.into_iter().chain(overrides) {
-            builder = builder.override_key(key, json);
-        }
-        if let Some(name) = shared {
-            builder = builder.shared(name);
-        }
-        if let Some(program) = program {
-            builder = builder.program(program);
         }
         if let Some(descriptor) = object {
             // A separate open file of the same memory: for reading, and closed by its owner.

@@ -39,7 +39,7 @@ const STAY: Duration = Duration::from_secs(1);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// How often it looks after loaders that wait for the opening.
 const WAITING_PERIOD: Duration = Duration::from_millis(20);
-/// A log of more bytes is begun anew.
+/// A larger log is emptied at the next start.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Arguments of `forebay shared`.

@@ -80,15 +80,6 @@ fn read(output: impl BufRead, rank: usize, board: &Board) -> Vec<Value> {
     lines
 }
 
-/// The processes of a shared daemon in a place.
-fn daemons(dir: &TestDir) -> Vec<u32> {
-    let is_daemon = |process: &u32| {
-        let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains("shared\0--detached")
-    };
-    dir.processes().iter().filter_map(|name| name.parse().ok()).filter(is_daemon).collect()
-}
-
 /// Kills daemons until the plan is done and every trainer has had a batch since.
 fn kill_at_random(dir: &TestDir, board: &Board, plan: Plan) {
     let mut random = Random::new(plan.seed);
@@ -109,8 +100,10 @@ fn kill_at_random(dir: &TestDir, board: &Board, plan: Plan) {
         before = counts();
         wait_until("there is a daemon to kill", || {
             let mut last_kill = board.last_kill.lock().unwrap();
-            let is_killed =
-                daemons(dir).into_iter().any(|daemon| crate::signal(daemon, Signal::SIGKILL));
+            let is_killed = dir
+                .shared_daemons()
+                .into_iter()
+                .any(|daemon| crate::signal(daemon, Signal::SIGKILL));
             if is_killed {
                 *last_kill = Some(Instant::now());
             }

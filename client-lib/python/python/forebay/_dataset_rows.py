@@ -79,7 +79,7 @@ class Dataset:
         }
         self._epoch = 0
         self.set_epoch(epoch)
-        # Of the process with this id: a forked child has a session of its own, and a lock that no thread holds.
+        # Session and locks are of this process: a forked child opens another session, with free locks.
         self._process = os.getpid()
         self._lock = threading.Lock()
         # Held from a request until its rows are copied: a session answers one at a time.
@@ -149,7 +149,7 @@ class Dataset:
 
     def _rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         return [
-            # A row of its own: a view would keep the other rows.
+            # A copy: a view would keep the other rows in memory.
             {name: values[row].copy() if count > 1 else values[row] for name, values in batch.items()}
             for count, batch in self._requests(indices)
             for row in range(count)
@@ -178,7 +178,7 @@ class Dataset:
                 self._session = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process opens a session of its own.
+        # Another process opens another session.
         return {**self.__dict__, "_session": None, "_lock": None, "_asking": None, "_process": None}
 
     def __repr__(self) -> str:
