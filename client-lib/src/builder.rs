@@ -42,6 +42,8 @@ pub struct Builder {
     unfinished: bool,
     named_segments: Option<bool>,
     shared: Option<String>,
+    trainer: String,
+    batch_size: Option<u32>,
     group: Option<String>,
     interrupt: Option<Interrupt>,
 }
@@ -73,6 +75,8 @@ impl Builder {
             unfinished: false,
             named_segments: None,
             shared: None,
+            trainer: String::new(),
+            batch_size: None,
             group: Some(String::new()),
             interrupt: None,
         }
@@ -173,6 +177,23 @@ impl Builder {
         self
     }
 
+    /// The name of this trainer among several that read the same stream from one daemon: each has its own ranks,
+    /// position and speed, and a row that several want is made once. Of a configuration they share the daemon, as with
+    /// [`shared`](Self::shared). Default: the trainer without a name.
+    #[must_use]
+    pub fn trainer(mut self, name: &str) -> Self {
+        self.trainer = name.to_owned();
+        self
+    }
+
+    /// The number of samples in a batch of this loader, in place of the configured one. It changes no sample, only how
+    /// many are in a batch.
+    #[must_use]
+    pub fn batch_size(mut self, samples: u32) -> Self {
+        self.batch_size = Some(samples);
+        self
+    }
+
     /// The group of ranks that this loader's rank is compared with ([`crate::job`]); `None` skips the comparison. Default:
     /// the group without a name.
     #[must_use]
@@ -220,12 +241,14 @@ impl Builder {
             world_size: placement.world_size,
             position,
             substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
+            trainer: self.trainer.clone(),
+            batch_size: self.batch_size,
         };
         let named = self
             .named_segments
             .unwrap_or_else(|| environment.get(NAMED_SEGMENTS_VARIABLE) == Some("1"));
         let Connected { mut link, stream, path, revival, terms, segments } =
-            self.connect(&placement, &Wanted::Order { attach, named })?;
+            self.connect(&placement, &Wanted::Order { attach: attach.clone(), named })?;
         if !self.unfinished {
             refuse_unfinished(&terms)?;
         }
@@ -238,11 +261,17 @@ impl Builder {
         if let Some(state) = &self.state {
             state.warn_of_changed_sources(&terms, "the state was saved");
         }
-        let (state, group) = (self.state.as_ref(), self.group.as_deref());
+        // The ranks of a trainer are compared with each other.
+        let group = self.group.map(|group| match self.trainer.as_str() {
+            "" => group,
+            trainer => format!("{group}.{trainer}"),
+        });
+        let (state, group) = (self.state.as_ref(), group.as_deref());
         job::check(&terms, &placement, state, group, &environment, &mut link)?;
         supervise(&mut link, &terms, path, revival)?;
         let substitutes = self.state.map_or(0, |state| state.substitutes);
-        Loader::new(link, *terms, segments, stream, placement, substitutes)
+        let request = Attach { stream, ..attach };
+        Loader::new(link, *terms, segments, request, placement, substitutes)
     }
 }
 

@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_protocol::frames::{Attached, ClientFrame, DaemonFrame};
+use forebay_protocol::frames::{Attach, Attached, ClientFrame, DaemonFrame};
 use forebay_protocol::ids::Position;
 use forebay_protocol::publish::PublishReader;
 use forebay_protocol::segment::Mapping;
@@ -66,8 +66,8 @@ pub struct Loader {
     /// Why no daemon will come back.
     lost: Option<Error>,
     status: SessionStatus,
-    /// The requested name of the stream.
-    stream: Option<String>,
+    /// What was asked for at first, of a daemon that replaces a dead one too.
+    request: Attach,
     /// Position and substitutes after the last batch that was taken from the ring, or the target of a seek.
     taken: (Position, u64),
     serial: u64,
@@ -92,7 +92,7 @@ impl Loader {
         link: Link,
         terms: Attached,
         segments: Segments,
-        stream: Option<String>,
+        request: Attach,
         placement: Placement,
         substitutes: u64,
     ) -> Result<Self, Error> {
@@ -113,7 +113,7 @@ impl Loader {
             phase: Phase::Live,
             drained: VecDeque::new(),
             lost: None,
-            stream,
+            request,
             taken: (start.position, substitutes),
             status: SessionStatus::new(Arc::new(terms), placement, cursor),
             serial: start.serial,

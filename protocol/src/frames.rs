@@ -32,7 +32,7 @@ use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate implements.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
 /// The size of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
@@ -99,7 +99,7 @@ pub struct RowsRequest {
 }
 
 /// What a row is made of, besides the stream: the same key gives the same bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowKey {
     /// The sample's id, below the number of samples.
     pub sample: u64,
@@ -228,7 +228,14 @@ pub struct Attach {
     pub position: Position,
     /// Substitutes already counted in that epoch.
     pub substitutes: u64,
+    /// The name of the trainer among those of the stream, at most [`MAX_TRAINER_BYTES`]; each trainer has its own ranks.
+    pub trainer: String,
+    /// The number of samples in a batch; `None`: as configured.
+    pub batch_size: Option<u32>,
 }
+
+/// The longest name of a trainer.
+pub const MAX_TRAINER_BYTES: usize = 64;
 
 /// A frame that a daemon sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,6 +27,15 @@ pub struct RowWriter {
     ragged_elements: Vec<u64>,
 }
 
+/// A copy of a row in private memory.
+#[derive(Debug)]
+pub struct RowCopy {
+    /// The tensors' bytes, one after another.
+    bytes: Vec<u8>,
+    /// The number of bytes of each tensor.
+    lengths: Vec<usize>,
+}
+
 /// Splits a data segment into its rows: by slot, then by row.
 ///
 /// # Panics
@@ -132,6 +141,69 @@ impl RowWriter {
         &self.bytes_mut(tensor)[..length]
     }
 
+    /// Writes a copy of another row, of the same tensors.
+    ///
+    /// # Panics
+    /// The rows differ in their tensors: an internal error of the daemon.
+    pub fn copy_from(&mut self, source: &mut Self) {
+        for tensor in 0..source.tensors() {
+            self.write(tensor, source.written(tensor));
+        }
+    }
+
+    /// Writes a copy of a row of the same tensors.
+    ///
+    /// # Panics
+    /// As [`copy_from`](Self::copy_from).
+    pub fn write_copy(&mut self, copy: &RowCopy) {
+        let mut start = 0;
+        for (tensor, length) in copy.lengths.iter().enumerate() {
+            self.write(tensor, &copy.bytes[start..start + length]);
+            start += length;
+        }
+    }
+
+    /// A copy of the row.
+    #[must_use]
+    pub fn to_copy(&mut self) -> RowCopy {
+        let tensors = 0..self.tensors();
+        let lengths: Vec<usize> = tensors.map(|tensor| self.written(tensor).len()).collect();
+        let mut bytes = Vec::with_capacity(lengths.iter().sum());
+        for tensor in 0..lengths.len() {
+            bytes.extend_from_slice(self.written(tensor));
+        }
+        RowCopy { bytes, lengths }
+    }
+
+    /// The size of [`to_copy`](Self::to_copy)'s bytes.
+    #[must_use]
+    pub fn written_bytes(&mut self) -> u64 {
+        (0..self.tensors()).map(|tensor| self.written(tensor).len() as u64).sum()
+    }
+
+    fn tensors(&self) -> usize {
+        self.layout.tensors().len()
+    }
+
+    fn is_ragged(&self, tensor: usize) -> bool {
+        matches!(self.layout.tensors()[tensor].extent, Extent::Ragged { .. })
+    }
+
+    /// The bytes of a tensor's row.
+    fn written(&mut self, tensor: usize) -> &[u8] {
+        if self.is_ragged(tensor) { self.ragged_bytes(tensor) } else { self.bytes_mut(tensor) }
+    }
+
+    fn write(&mut self, tensor: usize, bytes: &[u8]) {
+        if self.is_ragged(tensor) {
+            let size = self.layout.tensors()[tensor].dtype.size_bytes();
+            self.set_ragged_length(tensor, bytes.len() as u64 / size);
+            self.bytes_mut(tensor)[..bytes.len()].copy_from_slice(bytes);
+        } else {
+            self.bytes_mut(tensor).copy_from_slice(bytes);
+        }
+    }
+
     /// Compacts the rows of a ragged tensor, in order, and returns their total number of elements.
     ///
     /// # Panics
@@ -230,6 +302,29 @@ mod tests {
             (0..8).map(|word| client.word(first + word).load(Ordering::Relaxed)).collect();
         assert_eq!(words, [Mix::Nothing.to_words(), mix.to_words()].concat());
         assert_eq!(client.word(first + 32).load(Ordering::Relaxed), 0xeeee_eeee_eeee_eeee);
+    }
+
+    #[test]
+    fn copied_rows_are_equal_in_segments_of_other_sizes() {
+        let tensors = [TensorSpec::dense("image", DType::U8, &[3]), ragged("ids", DType::I32, 40)];
+        let (_, _, mut from) = segment(&tensors, 2, 1);
+        let (layout, client, mut to) = segment(&tensors, 5, 2);
+        let source = &mut from[0][1];
+        source.bytes_mut(0).copy_from_slice(&[1, 2, 3]);
+        source.set_ragged_length(1, 2);
+        source.bytes_mut(1)[..8].copy_from_slice(&[9, 8, 7, 6, 5, 4, 3, 2]);
+        let copy = source.to_copy();
+        assert_eq!(source.written_bytes(), 11);
+        to[1][0].copy_from(source);
+        to[1][4].write_copy(&copy);
+        for row in [0, 4] {
+            let writer = &mut to[1][row];
+            assert_eq!(writer.bytes_mut(0), [1, 2, 3]);
+            assert_eq!(writer.ragged_bytes(1), [9, 8, 7, 6, 5, 4, 3, 2]);
+            let table = to_usize(layout.slot_bytes() + layout.places()[1].table_offset_bytes) / 8;
+            assert_eq!(client.word(table + 5 + row).load(Ordering::Relaxed), 2);
+        }
+        assert_eq!(to[1][3].bytes_mut(0), [0, 0, 0], "no other row is written");
     }
 
     #[test]

@@ -25,6 +25,8 @@ fn ask_for_names(daemon: &Daemon) -> (Raw, Vec<PathBuf>) {
         world_size: 1,
         position: Position::default(),
         substitutes: 0,
+        trainer: String::new(),
+        batch_size: None,
     };
     raw.send(&ClientFrame::AttachNamed(attach), &[]);
     let Some((DaemonFrame::AttachedNamed { names, .. }, descriptors)) = raw.answer() else {

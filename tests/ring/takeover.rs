@@ -28,6 +28,8 @@ fn request(rank: u32) -> Attach {
         world_size: 2,
         position: Position { epoch: 0, samples: 16 },
         substitutes: 0,
+        trainer: String::new(),
+        batch_size: None,
     }
 }
 

@@ -46,7 +46,15 @@ const STAGE: &str =
 /// Rank 1 of 2; the honest client is rank 0.
 fn attach() -> Attach {
     let position = Position { epoch: 0, samples: 0 };
-    Attach { stream: None, rank: 1, world_size: 2, position, substitutes: 0 }
+    Attach {
+        stream: None,
+        rank: 1,
+        world_size: 2,
+        position,
+        substitutes: 0,
+        trainer: String::new(),
+        batch_size: None,
+    }
 }
 
 /// The frames of one connection after its hello, the `number`th of them.

@@ -77,9 +77,10 @@ impl Session {
     /// only to a configuration. `rank`, `distributed` and `ray_train` are (rank, world size); `group` is the group of
     /// ranks to compare with outside of Python. `device` is a `DeviceRequest` for batches on a GPU. `object` is the
     /// descriptor of a Dataset object's memory, which the caller still owns. `shared` is the name of the daemon that the
-    /// loaders of a configuration share; None: a private one.
+    /// loaders of a configuration share; None: a private one. `trainer` is the trainer's name, and `batch_size` the size of
+    /// its batches, if it is not the configured one.
     #[new]
-    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None, object=None, shared=None))]
+    #[pyo3(signature = (kind, target, *, rank, distributed, ray_train, state, force, timeout, overrides, worker_keys, program, group=None, device=None, object=None, shared=None, trainer="", batch_size=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of forebay.Loader")]
     fn new(
         py: Python<'_>,
@@ -98,11 +99,16 @@ impl Session {
         device: Option<DeviceRequest>,
         object: Option<i32>,
         shared: Option<&str>,
+        trainer: &str,
+        batch_size: Option<u32>,
     ) -> PyResult<Self> {
         let pending = PendingException::default();
         let keys = ConfigKeys { overrides, worker_keys };
         let mut builder = builder_of((kind, target), timeout, keys, program, shared, &pending)?;
-        builder = builder.compare_ranks(group);
+        builder = builder.compare_ranks(group).trainer(trainer);
+        if let Some(samples) = batch_size {
+            builder = builder.batch_size(samples);
+        }
         if let Some((rank, world_size)) = rank {
             builder = builder.rank(rank, world_size);
         }

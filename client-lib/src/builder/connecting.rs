@@ -81,7 +81,8 @@ impl Builder {
         wanted: &Wanted,
     ) -> Result<Connected, Error> {
         let target = std::mem::replace(&mut self.target, Target::Stream(None));
-        let shared = self.shared.take();
+        let is_of_several = !self.trainer.is_empty() && matches!(target, Target::Config(_));
+        let shared = self.shared.take().or_else(|| is_of_several.then(String::new));
         if shared.is_some() && !matches!(target, Target::Config(_)) {
             return Err(Error::Config(
                 "`shared` is for a configuration; a running daemon is shared by all that attach to it".into(),

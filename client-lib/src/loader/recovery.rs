@@ -103,13 +103,7 @@ impl Loader {
         self.phase = Phase::Reattaching;
         let (position, substitutes) = self.taken();
         let request = ClientFrame::Reattach(Reattach {
-            attach: Attach {
-                stream: self.stream.clone(),
-                rank: self.status.placement.rank,
-                world_size: self.status.placement.world_size,
-                position,
-                substitutes,
-            },
+            attach: Attach { position, substitutes, ..self.request.clone() },
             serial: self.serial,
             leased: self.ring.announce_held(),
         });

@@ -137,7 +137,11 @@ fn share_percent(draws: u64, all: u64) -> f64 {
 
 /// The fingerprint that a launcher expects of every rank of this stream.
 fn expectation(stream: &Stream, world_size: u32) -> String {
-    format!("{}:{}", stream.name(), stream.identity().with("world_size", world_size))
+    format!(
+        "{}:{}",
+        stream.name(),
+        stream.identity(stream.config().batch.size.get()).with("world_size", world_size)
+    )
 }
 
 /// A tensor in batches of `rows` rows: type, shape and bytes, also after a GPU has finished it.

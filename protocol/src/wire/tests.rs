@@ -64,7 +64,15 @@ fn at(epoch: u64, samples: u64) -> Position {
 }
 
 fn attach() -> Attach {
-    Attach { stream: None, rank: 1, world_size: 2, position: at(3, 4), substitutes: 5 }
+    Attach {
+        stream: None,
+        rank: 1,
+        world_size: 2,
+        position: at(3, 4),
+        substitutes: 5,
+        trainer: "a".to_owned(),
+        batch_size: Some(6),
+    }
 }
 
 /// Checks the bytes of each frame against a word of `golden`, in the same order.

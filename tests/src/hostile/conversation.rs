@@ -60,6 +60,8 @@ pub(super) fn attach(noise: &mut Random) -> ClientFrame {
         world_size,
         position: Position { epoch: noise.below(3), samples: 0 },
         substitutes: 0,
+        trainer: String::new(),
+        batch_size: None,
     })
 }
 

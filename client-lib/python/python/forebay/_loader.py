@@ -70,6 +70,10 @@ class Loader:
         shared: the loaders of this user and host with the same configuration share one daemon: one plan of memory, one
             index, one cache. The first of them starts it, any of them replaces it after its death, and it ends a
             second after the last one. A string separates jobs with the same configuration. Default: a private daemon.
+        trainer: this trainer's name among several that train on the same data at once (a sweep, an evaluation beside
+            training): each has its own ranks, position, state and speed, and a row that several want is made once and
+            copied to each (docs/guide/trainers.md). With a configuration it implies ``shared``, and ``batch_size`` is
+            this trainer's: it changes no sample.
         stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
             of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
             processes (docs/guide/python.md), so it must be defined at the top of a module or of the script.
@@ -99,14 +103,17 @@ class Loader:
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
+        trainer: str = "",
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         refuse_worker_process()
+        # Of several trainers each chooses its batches.
+        batch_size = keywords.pop("batch_size", None) if trainer else None
         resolved = resolve_target(target, overrides, keywords)
-        if shared not in (False, None) and resolved.held:
+        if (trainer or shared not in (False, None)) and resolved.held:
             raise ConfigError(
                 "`order.weights` is an array in this process's memory, and a shared daemon may outlive this process; "
-                "save it with numpy.save and give the file's path, or leave `shared` out"
+                "save it with numpy.save and give the file's path, or leave `shared` and `trainer` out"
             )
         if resolved.is_dataset and timeout == 0:
             # A DataLoader's value for "no time-out".
@@ -133,6 +140,8 @@ class Loader:
                 device=self._device_request,
                 object=resolved.object,
                 shared=shared if isinstance(shared, str) else "" if shared else None,
+                trainer=trainer,
+                batch_size=batch_size,
             )
         finally:
             resolved.close()
@@ -157,6 +166,7 @@ class Loader:
         self._all_ranks_agree = True
         if store is not None and self.world_size > 1:
             statement = _forebay.with_state(self._terms["identity"], state_text)
+            group = f"{group}.{trainer}" if trainer else group
             self._comparison = RankComparison(store, group, self.rank, self.world_size, statement)
             try:
                 self._all_ranks_agree = self._comparison.wait(_forebay.wait_limit(self._timeout))

@@ -56,6 +56,7 @@ class Loader(_loader.Loader):
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
+        trainer: str = "",
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = device
@@ -70,6 +71,7 @@ class Loader(_loader.Loader):
             force=force,
             compare_ranks=compare_ranks,
             shared=shared,
+            trainer=trainer,
             **keywords,
         )
 

@@ -74,6 +74,7 @@ class Loader(_loader.Loader):
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
+        trainer: str = "",
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
@@ -94,6 +95,7 @@ class Loader(_loader.Loader):
             force=force,
             compare_ranks=compare_ranks,
             shared=shared,
+            trainer=trainer,
             **keywords,
         )
         self._timeout = float(timeout)

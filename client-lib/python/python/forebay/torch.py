@@ -65,6 +65,7 @@ class Loader(_loader.Loader):
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
+        trainer: str = "",
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = torch.device(device)
@@ -94,6 +95,7 @@ class Loader(_loader.Loader):
             force=force,
             compare_ranks=compare_ranks,
             shared=shared,
+            trainer=trainer,
             **keywords,
         )
         try:

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::datasets::read_datasets;
 use crate::model::{
     BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig,
-    OrderConfig, RingConfig, SecurityConfig, SessionConfig, TopLevel,
+    OrderConfig, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TopLevel,
 };
 use crate::output::{OutputConfig, read_output};
 use crate::overrides::Override;
@@ -23,7 +23,7 @@ use forebay_keys::{Section, unknown_key};
 use forebay_keys::{from_json, parse_toml};
 
 /// All tables of keys, in the order of the reference.
-pub(crate) const TABLES: [Table; 16] = [
+pub(crate) const TABLES: [Table; 17] = [
     TopLevel::TABLE,
     DatasetConfig::TABLE,
     CacheConfig::TABLE,
@@ -39,13 +39,14 @@ pub(crate) const TABLES: [Table; 16] = [
     CpuConfig::TABLE,
     ListenConfig::TABLE,
     SessionConfig::TABLE,
+    ShareConfig::TABLE,
     SecurityConfig::TABLE,
 ];
 
 /// The tables and keys of the first level.
-const ROOT_KEYS: [&str; 16] = [
+const ROOT_KEYS: [&str; 17] = [
     "preset", "dataset", "storage", "cache", "limits", "order", "batch", "stage", "python",
-    "output", "ring", "errors", "cpu", "listen", "session", "security",
+    "output", "ring", "errors", "cpu", "listen", "session", "share", "security",
 ];
 
 /// The source's name of a dict in messages.
@@ -87,6 +88,8 @@ pub struct Config {
     pub listen: ListenConfig,
     /// `[session]`.
     pub session: SessionConfig,
+    /// `[share]`.
+    pub share: ShareConfig,
     /// `[security]`.
     pub security: SecurityConfig,
     /// The input, for the locations of keys.
@@ -252,6 +255,7 @@ impl Config {
         text.section("\n[cpu]", &self.cpu);
         text.section("\n[listen]", &self.listen);
         text.section("\n[session]", &self.session);
+        text.section("\n[share]", &self.share);
         text.section("\n[security]", &self.security);
         text.0
     }
@@ -331,6 +335,7 @@ pub(super) fn resolve(
         cpu: root.table()?,
         listen: root.table()?,
         session: root.table()?,
+        share: root.table()?,
         security: root.table()?,
         tree,
     };

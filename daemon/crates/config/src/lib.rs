@@ -28,7 +28,7 @@ pub use draws::{DrawsConfig, weight_changes};
 pub use model::{
     BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
     JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
-    RingConfig, SecurityConfig, SessionConfig,
+    Pace, RingConfig, SecurityConfig, SessionConfig, ShareConfig,
 };
 pub use object::{DatasetObject, OBJECT_TARGET};
 pub use operations::{BatchOperations, Operations};

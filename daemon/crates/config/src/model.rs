@@ -386,6 +386,31 @@ keys! {
 }
 
 words! {
+    /// How the trainers of a load keep together.
+    pub enum Pace {
+        /// Not at all: who falls behind the window makes its rows itself.
+        Free = "free",
+        /// Nobody gets further ahead than the window.
+        Together = "together",
+    }
+}
+
+keys! {
+    /// How trainers share the rows of a stream; see [Several trainers](../guide/trainers.md).
+    #[derive(Copy, Eq)]
+    pub struct ShareConfig = "share" {
+        /// rows kept for trainers that need them later
+        pub window: SomeBytes, "bytes", absent("the size of a ring, if `ring.memory` has room for it");
+        /// `"free"`: no trainer waits for another, and who is further behind than the window makes its rows itself;
+        /// `"together"`: a trainer that is a window ahead of the last one waits for it, until that one has held a full
+        /// ring for `errors.stall_after`
+        pub pace: Pace, "", default(Pace::Free);
+        /// a stream begins when so many trainers have attached, or a minute after the first one
+        pub start_together: AtLeastOne, "trainers", absent("each begins at once");
+    }
+}
+
+words! {
     /// How far the daemon gives up rights over files that it does not need, where the kernel has Landlock.
     pub enum Confinement {
         /// It can no longer write, make or remove files but its own, nor start programs.

@@ -319,6 +319,8 @@ impl Client {
                     world_size: 1,
                     position: Position::default(),
                     substitutes: 0,
+                    trainer: String::new(),
+                    batch_size: None,
                 };
                 self.attach(&request, SessionKind::Rows, SessionMemory::Sealed, socket).await?;
             }

@@ -3,6 +3,7 @@
 pub(crate) mod fetch;
 pub(crate) mod fetch_threads;
 pub(crate) mod fetch_tuning;
+pub(crate) mod followers;
 pub(crate) mod function_times;
 pub(crate) mod jpeg_learning;
 pub(crate) mod pool;

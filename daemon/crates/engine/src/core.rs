@@ -8,6 +8,7 @@ mod metrics;
 mod recording;
 mod retrying;
 pub(crate) mod session;
+mod sharing;
 pub(crate) mod stall;
 mod start;
 pub(crate) mod tick;
@@ -36,6 +37,7 @@ use crate::core::stall::StallWatch;
 use crate::core::tick::{SessionsSeen, Tick};
 use crate::ground::budgets::Gates;
 use crate::ground::quarantine::Quarantine;
+use crate::ground::shared_rows::SharedRows;
 use crate::ground::stream::Stream;
 use crate::ground::units::{Units, Wanted};
 use crate::ground::waker::Waker;
@@ -60,6 +62,10 @@ pub struct Engine {
     rows_published: Rc<Cell<u64>>,
     /// By stream: the blocks shared by its samples, if any.
     units: Vec<Option<Arc<Units<FetchJob>>>>,
+    /// By stream: the rows that its trainers share.
+    shared_rows: Vec<Arc<SharedRows<FetchJob>>>,
+    /// By stream: whether its trainers have begun (`share.start_together`).
+    has_begun: Vec<Cell<bool>>,
     pub(crate) gates: Gates,
     pool: Pool,
     waker: Arc<Waker>,
@@ -111,11 +117,29 @@ impl Engine {
         returned(self) != before
     }
 
-    /// Advances one session.
+    /// Advances one session, and those that wait for it.
     pub fn advance(&mut self, number: u64) {
+        let stream = self.sessions.get(&number).map(|session| session.stream_number);
+        self.advance_alone(number);
+        let waiting = |(other, session): (&u64, &Session)| {
+            let waits = Some(session.stream_number) == stream && session.waits_for_others();
+            (waits && *other != number).then_some(*other)
+        };
+        let waiting: Vec<u64> = self.sessions.iter().filter_map(waiting).collect();
+        for number in waiting {
+            self.advance_alone(number);
+        }
+    }
+
+    fn advance_alone(&mut self, number: u64) {
+        let Some(session) = self.sessions.get(&number) else {
+            return;
+        };
+        let limit = self.limit_of(session);
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
+        session.set_limit(limit);
         let begun = self.pool.shared.recorder.is_on().then(|| self.clock.now());
         let advanced = session.advance();
         if let Some(begun) = begun {
@@ -143,6 +167,7 @@ impl Engine {
         self.gates.grant();
         self.handle_put_off();
         self.tend_units();
+        self.admit_former_followers();
         self.reap_ending();
         let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
@@ -158,18 +183,14 @@ impl Engine {
 
     /// Admits rows again whose unit was not read, and evicts kept units while a row waits for their bytes.
     fn tend_units(&mut self) {
+        let mut returned = Vec::new();
         for units in self.units.iter().flatten() {
-            for mut job in units.take_returned() {
-                // The row waits again, and a waiting row holds no unit.
-                Wanted::let_go(&mut job.units);
-                let slot = &job.session.slots[job.slot];
-                match self.sessions.get_mut(&job.session.number) {
-                    Some(session) if !slot.is_cancelled() => session.admit_again(job),
-                    _ => {
-                        slot.finish_row(job.row, false);
-                    }
-                }
-            }
+            returned.extend(units.take_returned());
+        }
+        for mut job in returned {
+            // The row waits again, and a waiting row holds no unit.
+            Wanted::let_go(&mut job.units);
+            self.admit_again_or_end(job);
         }
         let units = || self.units.iter().flatten();
         // Lanes of streams without units pause while bytes are kept; they are not counted as waiters.
@@ -178,6 +199,17 @@ impl Engine {
             && units().any(|units| units.evict())
         {
             self.gates.fetch.grant();
+        }
+    }
+
+    /// Admits a row again, or ends it if its batch was cancelled.
+    fn admit_again_or_end(&mut self, job: FetchJob) {
+        let slot = &job.session.slots[job.slot];
+        match self.sessions.get_mut(&job.session.number) {
+            Some(session) if !slot.is_cancelled() => session.admit_again(job),
+            _ => {
+                slot.finish_row(job.row, false);
+            }
         }
     }
 
@@ -227,6 +259,7 @@ impl Engine {
             }
         }
         self.share_sessions();
+        self.end_sharing(session.stream_number);
         // Ticks free the ended session's memory: nothing else wakes the engine for it.
         self.ticks_wanted.notify_one();
     }
@@ -294,7 +327,8 @@ impl Engine {
     /// Whether work is in progress. Otherwise ticks are not needed: a client that runs out of batches rings the
     /// doorbell.
     fn needs_ticks(&self) -> bool {
-        !self.ending.is_empty() || self.sessions.values().any(Session::is_working)
+        let works = |session: &Session| session.is_working() || session.waits_for_others();
+        !self.ending.is_empty() || self.sessions.values().any(works)
     }
 
     /// The periodic work.

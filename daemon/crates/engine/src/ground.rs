@@ -1,6 +1,7 @@
 //! The engine's data with its atomics: streams, rows, slots, the byte gate and work parking. No thread runs here.
 
 pub(crate) mod batch_run;
+pub(crate) mod batch_shape;
 pub(crate) mod budgets;
 pub(crate) mod datasets;
 pub(crate) mod gate;
@@ -9,6 +10,7 @@ pub(crate) mod jpeg_index;
 pub(crate) mod meter;
 pub(crate) mod quarantine;
 pub(crate) mod row_cells;
+pub(crate) mod shared_rows;
 pub(crate) mod slot_row;
 pub(crate) mod spare_buffers;
 pub(crate) mod stage_cost;

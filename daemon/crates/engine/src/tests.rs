@@ -13,12 +13,14 @@ use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter};
 use forebay_protocol::segment::{Access, Mapping, Segment, open_segment};
-use forebay_protocol::slots::split_rows;
+use forebay_protocol::slots::{RowWriter, split_rows};
 use forebay_protocol::socket::Connection;
 use forebay_protocol::words::Words;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::ground::shared_rows::SharedRows;
+use crate::ground::waker::Waker;
 use crate::ground::work::{Claim, SessionWork};
 use forebay_config::{Config, CpuPolicy, Override};
 use forebay_dataset::OpenOptions;
@@ -197,7 +199,15 @@ impl Client {
     /// As the last rank of a world: [`check`](Self::check) then expects the same of a batch.
     fn attach_as(engine: &SharedEngine, bad_samples: bool, rank: u32, world_size: u32) -> Self {
         let position = Position::default();
-        let request = Attach { stream: None, rank, world_size, position, substitutes: 0 };
+        let request = Attach {
+            stream: None,
+            rank,
+            world_size,
+            position,
+            substitutes: 0,
+            trainer: String::new(),
+            batch_size: None,
+        };
         Self::attach_with(engine, bad_samples, &request)
     }
 
@@ -359,7 +369,7 @@ fn cancelled_compaction_does_not_affect_the_slots_next_batch() {
     let stream = open_stream(folder.path(), false, output);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(1, Arc::clone(&stream), None, rows);
+    let work = session_work(&stream, rows);
     let slot = &work.slots[0];
     slot.open(0, 8);
     assert!(slot.withdraw_finishing());
@@ -373,6 +383,12 @@ fn cancelled_compaction_does_not_affect_the_slots_next_batch() {
     assert!(slot.withdraw_finishing());
 }
 
+fn session_work(stream: &Arc<Stream>, rows: Vec<Vec<RowWriter>>) -> SessionWork {
+    let waker = Arc::new(Waker::new().unwrap());
+    let shared_rows = Arc::new(SharedRows::new(0, waker));
+    SessionWork::new(1, Arc::clone(stream), None, shared_rows, rows)
+}
+
 /// Lowered threads may starve in the middle of a row, with every place of its stage taken.
 #[test]
 fn stage_full_of_starving_threads_has_room_for_the_other_group() {
@@ -381,7 +397,7 @@ fn stage_full_of_starving_threads_has_room_for_the_other_group() {
     let stream = open_stream(folder.path(), false, stage);
     let data = Segment::create("data", stream.layout().slot_bytes()).unwrap();
     let rows = split_rows(data.map().unwrap(), &stream.layout, 1);
-    let work = SessionWork::new(1, Arc::clone(&stream), None, rows);
+    let work = session_work(&stream, rows);
     work.slots[0].open(0, 8);
     (0..8).for_each(|row| work.slots[0].mark_ready(0, row));
     assert!(work.claim(0).is_some() && work.claim(0).is_some());

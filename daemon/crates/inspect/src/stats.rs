@@ -73,6 +73,9 @@ fn describe(report: &DaemonReport) -> String {
         if let Some(cache) = &stream.cache {
             text.push_str(&format!("  cache, since the start: {}\n", cache.line()));
         }
+        if let Some(sharing) = &stream.sharing {
+            text.push_str(&format!("  sharing, since the start: {}\n", sharing.line()));
+        }
         if let Some(index) = &stream.jpeg_index {
             text.push_str(&format!("  JPEG index: {}\n", index.line()));
         }
@@ -134,12 +137,13 @@ pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> 
 
 fn describe_session(session: &SessionReport) -> String {
     let mut text = format!(
-        "\nsession {}: {} as rank {} of {}, {} batches taken of {} published; the trainer waited {} of {}\n  \
+        "\nsession {}: {} as rank {} of {}{}, {} batches taken of {} published; the trainer waited {} of {}\n  \
          {:.2} work threads at its rows in the last minute\n  slots: {} free, {} filling, {} ready, {} leased\n",
         session.session,
         session.stream,
         session.rank,
         session.world_size,
+        session.of_trainer(),
         session.batches_taken,
         session.batches_published,
         time(session.wait_seconds),

@@ -16,6 +16,7 @@ pub mod recorder;
 mod report;
 mod requests;
 pub mod sampler;
+mod sharing;
 mod stage;
 pub mod symbols;
 mod units;
@@ -41,6 +42,7 @@ pub use report::{
     WindowReport,
 };
 pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
+pub use sharing::{SharingMetrics, SharingReport};
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;
 pub use verdict::WAIT_SHARE_THAT_MATTERS;

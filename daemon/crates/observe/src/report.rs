@@ -10,6 +10,7 @@ use super::jpeg_index::JpegIndexReport;
 use super::python::PythonReport;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
+use super::sharing::SharingReport;
 use super::stage::StageReport;
 
 /// The daemon's metrics, printed by `stats --json`. The engine sets the counters; [`super::History::report`] sets the
@@ -190,6 +191,9 @@ pub struct StreamReport {
     /// The metrics of the disk cache of its storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheReport>,
+    /// The metrics of rows that several trainers share, once there were several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharingReport>,
     /// The file that lists bad samples, if any.
     pub quarantine: Option<QuarantineReport>,
     /// The metrics of its index of JPEG files; `None` for a dataset without images.
@@ -274,6 +278,17 @@ pub struct QuarantineReport {
     pub samples_lost: u64,
 }
 
+impl SessionReport {
+    /// ` of trainer NAME`, if it has a name.
+    #[must_use]
+    pub fn of_trainer(&self) -> String {
+        match self.trainer.as_str() {
+            "" => String::new(),
+            name => format!(" of trainer {name}"),
+        }
+    }
+}
+
 /// The metrics of a client.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SessionReport {
@@ -281,6 +296,9 @@ pub struct SessionReport {
     pub session: u64,
     /// The stream.
     pub stream: String,
+    /// The trainer's name; empty if the stream has one trainer without a name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trainer: String,
     /// The client's rank.
     pub rank: u32,
     /// The number of ranks in the job.

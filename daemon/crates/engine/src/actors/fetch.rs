@@ -13,6 +13,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use crate::actors::followers::{fail_followers, finish_copy};
 use crate::actors::pool::Shared;
 use crate::actors::reading::{Abandoned, Reading, Row, RowToRead};
 use crate::actors::retry_queue::PutOff;
@@ -20,7 +21,7 @@ use crate::ground::budgets::Gates;
 use crate::ground::row_cells::RowFailure;
 use crate::ground::stream::{ReadScratch, Stream};
 use crate::ground::units::Wanted;
-use crate::ground::work::FetchJob;
+use crate::ground::work::{FetchJob, Sharing};
 use forebay_dataset::DirectRead;
 use forebay_observe::recorder::{Kind, Track, What};
 use forebay_storage::location::SampleBytes;
@@ -63,6 +64,14 @@ fn fetch(
         }
         return Ok(());
     }
+    if row.is_copied {
+        if let Some((job, _)) = reading.finish(Duration::ZERO)?
+            && let Sharing::Copies(kept) = &job.sharing
+        {
+            finish_copy(&job, shared, |cell| kept.write_to(cell));
+        }
+        return Ok(());
+    }
     let mut outcome = Ok(Fetched::InPlace);
     if stream.shares_units || !read_direct(reading, row, scratch)? {
         // A panic ends the row, as in a work thread: a row that is never finished would occupy its slot forever.
@@ -91,8 +100,12 @@ fn fetch(
             units::hand_on(job, held_up, gates, shared);
         }
         Ok(fetched) => {
+            let lead = job.take_lead();
             let slot = &job.session.slots[job.slot];
             stream.fetch.record(took);
+            if lead.is_some() {
+                slot.cell(job.row).lead = lead;
+            }
             if let Fetched::Bytes(buffer) = fetched {
                 let mut cell = slot.cell(job.row);
                 (cell.task.bytes, cell.task.in_place) = (buffer, None);
@@ -108,7 +121,7 @@ fn fetch(
                 shared.wake_engine();
             }
         }
-        Err(ReadFailure::Panic) => fail(&job, RowFailure::Panic, shared),
+        Err(ReadFailure::Panic) => fail(&mut job, RowFailure::Panic, shared),
         Err(ReadFailure::Storage(error)) => {
             // The row may wait for a long time.
             Wanted::let_go(&mut job.units);
@@ -347,7 +360,10 @@ fn record(
 }
 
 /// Marks a row as failed.
-pub(crate) fn fail(job: &FetchJob, failure: RowFailure, shared: &Shared) {
+pub(crate) fn fail(job: &mut FetchJob, failure: RowFailure, shared: &Shared) {
+    if let Some(lead) = job.take_lead() {
+        fail_followers(lead, &failure, shared);
+    }
     let slot = &job.session.slots[job.slot];
     job.session.stream.fetch.record_failure();
     slot.cell(job.row).failure = Some(failure);

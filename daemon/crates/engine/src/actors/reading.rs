@@ -19,7 +19,7 @@ use crate::ground::budgets::RowPermits;
 use crate::ground::gate::{Age, BytePermit, Promise};
 use crate::ground::stream::Stream;
 use crate::ground::units::{Claim, Standing, Wanted};
-use crate::ground::work::{FetchJob, SessionWork};
+use crate::ground::work::{FetchJob, SessionWork, Sharing};
 
 /// Number of a stream's threads that hang in abandoned reads.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +81,8 @@ pub(crate) struct RowToRead {
     pub(crate) stream: Arc<Stream>,
     pub(crate) id: SampleId,
     pub(crate) age: Age,
+    /// Whether it is a copy of a kept row.
+    pub(crate) is_copied: bool,
 }
 
 /// The first row of a reading and its action, for the watchdog.
@@ -155,6 +157,7 @@ impl Reading {
                 order: job.order,
                 row: job.row,
             },
+            is_copied: matches!(job.sharing, Sharing::Copies(_)),
         }))
     }
 

@@ -17,6 +17,7 @@ use forebay_protocol::clock::monotonic_ns;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::sync::Ordering;
 
+use crate::actors::followers::{fail_followers, finish_followers};
 use crate::actors::pool::Shared;
 use crate::ground::budgets::RowPermits;
 use crate::ground::meter::Meter;
@@ -152,7 +153,8 @@ impl Worker {
         stage.input.get(waited);
         self.meter.enter(stage, start, &self.shared.budget);
         let mut cell = slot.cell(claim.row);
-        let failure = if slot.is_cancelled() {
+        let is_cancelled = slot.is_cancelled();
+        let failure = if is_cancelled {
             None
         } else {
             let place = self.shared.place(self.group, self.number);
@@ -176,7 +178,7 @@ impl Worker {
             }
             failure
         };
-        let finished = self.hand_on(session, claim, cell, failure);
+        let finished = self.hand_on(session, claim, cell, failure, is_cancelled);
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);
         self.announce(session, claim, finished);
@@ -214,18 +216,27 @@ impl Worker {
         }
     }
 
-    /// Ends a row's stage and releases its cell. Returns what `announce` needs.
+    /// Ends a row's stage and releases its cell. Returns what `announce` needs. `is_skipped`: the stage was not run.
     fn hand_on(
         &self,
         session: &SessionWork,
         claim: RowClaim,
         mut cell: MutexGuard<'_, RowCell>,
         failure: Option<RowFailure>,
+        is_skipped: bool,
     ) -> HandedOn {
         let has_failed = failure.is_some();
         let is_last = claim.stage + 1 == session.stream.stages.len();
         if !(is_last || has_failed || session.slots[claim.slot].is_cancelled()) {
             return HandedOn::ToNextStage;
+        }
+        // Before the row is finished: its client may write into it once its batch is published.
+        match (cell.lead.take(), &failure) {
+            (Some(lead), Some(failure)) => fail_followers(lead, failure, &self.shared),
+            (Some(lead), None) if is_last && !is_skipped => {
+                finish_followers(lead, &mut cell, &self.shared);
+            }
+            _ => {}
         }
         cell.failure = failure;
         self.shared.spare_buffers.give(cell.task.take_bytes());

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_protocol::frames::{
-    Attach, DaemonFrame, Fault, FaultKind, Leased, RestartPolicy, RowsRequest,
+    Attach, DaemonFrame, Fault, FaultKind, Leased, MAX_TRAINER_BYTES, RestartPolicy, RowsRequest,
 };
 use forebay_protocol::socket::Connection;
 use tokio::sync::mpsc;
@@ -47,6 +47,14 @@ pub enum SessionKind {
     Rows,
 }
 
+/// Checks a trainer's name: it is printed, and part of a table.
+fn check_name(trainer: &str) -> Result<(), String> {
+    if trainer.len() <= MAX_TRAINER_BYTES && !trainer.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(format!("a trainer's name has at most {MAX_TRAINER_BYTES} bytes and no control characters"))
+}
+
 impl Engine {
     /// Opens a session for a client, which may supply the memory of its previous daemon.
     pub fn attach(
@@ -73,15 +81,23 @@ impl Engine {
         let stream = Arc::clone(&self.streams[stream_number]);
         let of_stream =
             || self.sessions.values().filter(|session| session.stream_number == stream_number);
+        if let Err(reason) = check_name(&request.trainer) {
+            return refuse(FaultKind::Config, reason);
+        }
         let on_request = kind == SessionKind::Rows;
         let same = of_stream().find(|session| {
             !session.is_on_request()
+                && session.trainer == request.trainer
                 && session.rank == request.rank
                 && session.world_size == request.world_size
         });
         if let Some(session) = same.filter(|_| !on_request) {
+            let of_trainer = match request.trainer.as_str() {
+                "" => String::new(),
+                name => format!(" of trainer `{name}`"),
+            };
             let message = format!(
-                "rank {} of {} of stream `{}` is in use by another client (session {}); end that client first",
+                "rank {} of {}{of_trainer} of stream `{}` is in use by another client (session {}); end that client first",
                 request.rank,
                 request.world_size,
                 stream.name(),
@@ -105,15 +121,20 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
+        let shape = match stream.batch_shape(request.batch_size) {
+            Ok(shape) => shape,
+            Err(reason) => return refuse(FaultKind::Config, reason),
+        };
+        let session_bytes = stream.session_bytes(&shape);
         let plan = MemoryPlan::of(&stream, self.pool.options.threads);
-        let rings: u64 =
-            of_stream().map(|session| session.ring.memory.bytes + plan.rows_bytes).sum();
-        let needed = rings.saturating_add(plan.total_bytes());
+        let of_session = |one: &Session| one.ring.memory.bytes + stream.rows_bytes(one.shape.size);
+        let rings: u64 = of_stream().map(of_session).sum();
+        let needed = rings.saturating_add(session_bytes).saturating_add(plan.shared_bytes());
         if needed > plan.ceiling_bytes {
             let message = format!(
                 "a new ring of {} plus existing rings ({}), fetch buffers ({}) and scratch memory ({}) needs {}, but \
                  ring.memory is {}; raise it, or lower ring.slots or batch.size",
-                format_bytes(plan.session_bytes()),
+                format_bytes(session_bytes),
                 format_bytes(rings),
                 format_bytes(plan.fetch_bytes),
                 format_bytes(plan.scratch_bytes),
@@ -131,29 +152,34 @@ impl Engine {
         }
         // A reattaching client's ring is allocated already.
         if !matches!(memory, SessionMemory::Reattached(_))
-            && let Err(error) = plan.check_attach(&stream)
+            && let Err(error) = MemoryPlan::check_attach(&stream, session_bytes)
         {
             return refuse(FaultKind::Memory, error.to_string());
         }
         let number = self.next_session;
         let ring_cores = &self.pool.options.ring_cores;
         let fresh = |named| {
-            on_cores(ring_cores, || Takeover::fresh(&stream, named))
+            on_cores(ring_cores, || Takeover::fresh(&stream, &shape, named))
                 .map_err(|SessionFault(fault)| fault)
         };
+        // After a daemon's death its clients come one after another.
+        if matches!(memory, SessionMemory::Reattached(_)) {
+            self.has_begun[stream_number].set(true);
+        }
         let takeover = match memory {
             SessionMemory::Sealed => fresh(false)?,
             SessionMemory::Named => fresh(true)?,
             SessionMemory::Reattached(ReattachState { data, serial, leased }) => {
-                Takeover::of_client(&stream, data, serial, &leased)?
+                Takeover::of_client(&stream, &shape, data, serial, &leased)?
             }
         };
         let (session, terms) = Session::new(
             number,
             &stream,
             stream_number,
-            self.units[stream_number].clone(),
+            (self.units[stream_number].clone(), Arc::clone(&self.shared_rows[stream_number])),
             request,
+            shape,
             on_request,
             takeover,
             restart_policy,
@@ -168,6 +194,7 @@ impl Engine {
         tracing::info!(
             session = number,
             stream = stream.name(),
+            trainer = session.trainer,
             rank = session.rank,
             world_size = session.world_size,
             "client attached"

@@ -211,13 +211,14 @@ impl Engine {
         }
         let lanes = self.fetch_threads[stream].lanes();
         let next = self.next_to_fetch(|session| session.stream_number == stream);
-        let next = next.and_then(|(_, number)| self.sessions.get_mut(&number));
-        next.map(|session| {
+        let Some((_, number)) = next else { return Vec::new() };
+        let session = self.sessions.get_mut(&number);
+        let taken = session.map(|session| {
             let share = session.admissions_left().div_ceil(lanes);
             // Slow reads are spread over all lanes.
             let least = if count > CHUNK_ROWS { QUICK_CHUNK_ROWS } else { 1 };
             session.take_admissions(count.min(share.max(least)))
-        })
-        .unwrap_or_default()
+        });
+        self.share_rows(number, taken.unwrap_or_default())
     }
 }

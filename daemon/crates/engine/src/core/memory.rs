@@ -3,12 +3,10 @@
 mod defaults;
 mod machine;
 
-use crate::core::session::ring_bytes;
 use crate::ground::budgets::ByteBudgets;
 use crate::ground::datasets::OpenBlocks;
 use crate::ground::spare_buffers::MAX_KEPT_BYTES;
 use crate::ground::stream::{Stage, Stream};
-use crate::ground::work::row_bytes;
 use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
@@ -54,6 +52,11 @@ pub struct MemoryPlan {
     pub work_bytes: u64,
     /// Memory of the JPEG index's lookup table; 0 if `ring.memory` has no room for it: then nothing is learned.
     pub jpeg_index_bytes: u64,
+    /// `share.window`: rows kept for other trainers of the stream; 0 unless configured.
+    pub window_bytes: u64,
+    /// Instead, if several sessions may attach: a ring's size, at most half of what remains of `ring.memory` as for
+    /// `work_bytes`.
+    pub open_window_bytes: u64,
     /// `ring.memory`, configured or chosen.
     pub ceiling_bytes: u64,
 }
@@ -105,10 +108,8 @@ impl MemoryPlan {
     /// Plans a stream for `threads` work threads.
     #[must_use]
     pub fn of(stream: &Stream, threads: u32) -> Self {
-        let ring_bytes = ring_bytes(stream).iter().sum();
-        let rows_bytes = row_bytes(stream)
-            .saturating_mul(u64::from(stream.config.batch.size.get()))
-            .saturating_mul(stream.config.ring.slots.into());
+        let ring_bytes = stream.ring_bytes(&stream.layout).iter().sum();
+        let rows_bytes = stream.rows_bytes(stream.config.batch.size.get());
         let ceiling_bytes = stream.memory_bytes();
         // Reads that `"auto"` adds later share these bytes.
         let (reads, most_reads) = stream.config.reads();
@@ -158,19 +159,27 @@ impl MemoryPlan {
                 .fold(0, u64::saturating_add),
             work_bytes: 0,
             jpeg_index_bytes: 0,
+            window_bytes: stream.config.share.window.unwrap_or(0),
+            open_window_bytes: 0,
             ceiling_bytes,
         };
         let index_bytes = stream.jpeg_index.memory_bytes();
         if plan.total_bytes().saturating_add(index_bytes) <= ceiling_bytes {
             plan.jpeg_index_bytes = index_bytes;
         }
+        plan.open_window_bytes = match stream.config.listen.max_sessions {
+            1 => 0,
+            _ if plan.window_bytes > 0 => 0,
+            // As much as is left for large samples and further threads.
+            _ => ring_bytes.min(plan.spare_bytes(stream) / 2),
+        };
         plan.work_bytes = plan.spare_bytes(stream) / 2;
         plan
     }
 
     /// Bytes shared by all sessions of the daemon.
-    fn shared_bytes(&self) -> u64 {
-        [self.scratch_bytes, self.carried_bytes, self.jpeg_index_bytes]
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        [self.scratch_bytes, self.carried_bytes, self.jpeg_index_bytes, self.window_bytes]
             .into_iter()
             .fold(self.fetch_bytes, u64::saturating_add)
     }
@@ -180,7 +189,7 @@ impl MemoryPlan {
         let sessions = u64::from(stream.config.listen.max_sessions);
         let taken =
             self.session_bytes().saturating_mul(sessions).saturating_add(self.shared_bytes());
-        self.ceiling_bytes.saturating_sub(taken)
+        self.ceiling_bytes.saturating_sub(taken.saturating_add(self.open_window_bytes))
     }
 
     /// The byte budgets of a daemon with these streams.
@@ -241,6 +250,8 @@ impl MemoryPlan {
             workers_bytes: sum(|plan| plan.workers_bytes),
             work_bytes: greatest(|plan| plan.work_bytes),
             jpeg_index_bytes: sum(|plan| plan.jpeg_index_bytes),
+            window_bytes: sum(|plan| plan.window_bytes),
+            open_window_bytes: sum(|plan| plan.open_window_bytes),
             ceiling_bytes: u64::MAX,
         }
     }
@@ -313,13 +324,12 @@ impl MemoryPlan {
         private.fold(shared, u64::saturating_add)
     }
 
-    /// Checks the ring of one more session against the memory that the control group and the machine have left now. The
+    /// Checks one more session, which needs so many bytes, against the memory that the control group and the machine have left now. The
     /// start has checked the other ranks' rings, and attached sessions already reduce what is left.
     ///
     /// # Errors
     /// The ring does not fit; the message has the figures and the key to change.
-    pub(crate) fn check_attach(&self, stream: &Stream) -> Result<(), MemoryError> {
-        let needed_bytes = self.session_bytes();
+    pub(crate) fn check_attach(stream: &Stream, needed_bytes: u64) -> Result<(), MemoryError> {
         match Machine::default().refuses(needed_bytes) {
             Some(Grant { by: grantor, left_bytes: granted_bytes, .. }) => {
                 let place = memory_key(stream);

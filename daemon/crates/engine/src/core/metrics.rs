@@ -209,6 +209,7 @@ impl Engine {
             batch_functions,
             requests: stream.requests(),
             cache: stream.storage.properties().cache.map(CacheMetrics::report),
+            sharing: self.shared_rows[number].report(),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),
             datasets: stream.datasets().iter().map(report_dataset).collect(),
@@ -269,6 +270,7 @@ fn report_session(session: &Session) -> SessionReport {
     SessionReport {
         session: session.number,
         stream: session.stream.name().to_owned(),
+        trainer: session.trainer.clone(),
         rank: session.rank,
         world_size: session.world_size,
         seconds: session.ring.elapsed().as_secs_f64(),

@@ -39,8 +39,8 @@ impl Engine {
         for job in cancelled {
             job.session.slots[job.slot].finish_row(job.row, false);
         }
-        for (job, sentence) in overdue {
-            fail(&job, RowFailure::Storage(sentence), &self.pool.shared);
+        for (mut job, sentence) in overdue {
+            fail(&mut job, RowFailure::Storage(sentence), &self.pool.shared);
         }
     }
 
@@ -54,7 +54,7 @@ impl Engine {
             return;
         }
         if error.is_bad_sample() {
-            return fail(&job, RowFailure::Defect(error.to_string()), shared);
+            return fail(&mut job, RowFailure::Defect(error.to_string()), shared);
         }
         let terms = RetryTerms { outages: &self.streams[stream].outages, key: job.id.0 };
         match Retries::after(job.retries.take(), &error, terms) {
@@ -68,9 +68,9 @@ impl Engine {
                 self.retries_wanted.notify_one();
             }
             Err(sentence) if error.class() == RetryClass::Outage => {
-                fail(&job, RowFailure::Storage(sentence), shared);
+                fail(&mut job, RowFailure::Storage(sentence), shared);
             }
-            Err(sentence) => fail(&job, RowFailure::Unreadable(sentence), shared),
+            Err(sentence) => fail(&mut job, RowFailure::Unreadable(sentence), shared),
         }
     }
 
@@ -83,7 +83,7 @@ impl Engine {
     /// Fails a lane's rows whose time has run out before a read could begin.
     pub(super) fn fail_overdue(&self, jobs: &mut VecDeque<FetchJob>) {
         let now = self.clock.now();
-        jobs.retain(|job| {
+        jobs.retain_mut(|job| {
             let sentence = job.retries.as_ref().and_then(|retries| retries.overdue(now));
             let is_overdue = sentence.is_some();
             if let Some(sentence) = sentence {

@@ -51,10 +51,12 @@ use self::substitutes::Substitutes;
 pub(crate) use self::takeover::Takeover;
 use self::takeover::create_segment;
 pub use self::terms::SessionEnd;
+pub(crate) use self::terms::SessionFault;
 pub use self::terms::SessionTerms;
 use self::terms::tensor_entries;
-pub(crate) use self::terms::{SessionFault, ring_bytes};
+use crate::ground::batch_shape::BatchShape;
 use crate::ground::row_cells::{RowFailure, appended_traceback};
+use crate::ground::shared_rows::SharedRows;
 use crate::ground::stream::Stream;
 use crate::ground::turns::{Taken, Turns};
 use crate::ground::units::Units;
@@ -72,10 +74,15 @@ pub struct Session {
     pub number: u64,
     pub stream: Arc<Stream>,
     pub stream_number: usize,
+    /// The trainer's name; the ranks of a trainer have one.
+    pub trainer: String,
     pub rank: u32,
     pub world_size: u32,
+    pub(crate) shape: BatchShape,
     pub work: Arc<SessionWork>,
     order: OrderCursor,
+    /// The position before which it opens batches, while it waits for other trainers.
+    limit: Option<Position>,
     pub(crate) ring: Ring,
     batches: Batches,
     pub(crate) substitutes: Substitutes,
@@ -112,8 +119,9 @@ impl Session {
         number: u64,
         stream: &Arc<Stream>,
         stream_number: usize,
-        units: Option<Arc<Units<FetchJob>>>,
+        (units, shared_rows): (Option<Arc<Units<FetchJob>>>, Arc<SharedRows<FetchJob>>),
         request: &Attach,
+        shape: BatchShape,
         on_request: bool,
         takeover: Takeover,
         restart_policy: RestartPolicy,
@@ -123,6 +131,7 @@ impl Session {
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
         let mut dealing = stream.dealing();
+        dealing.batch_size = shape.size;
         if on_request {
             // Its batches are not dealt.
             dealing.last = Last::Short;
@@ -131,7 +140,7 @@ impl Session {
             Schedule::of(stream.selection().clone(), dealing, request.rank, request.world_size)?;
         let next = schedule.normalise(request.position)?;
         let slots = config.ring.slots;
-        let [data_bytes, publish_bytes, return_bytes] = ring_bytes(stream);
+        let [data_bytes, publish_bytes, return_bytes] = stream.ring_bytes(&shape.layout);
         let Takeover { data, table, serial, held, named } = takeover;
         let kept = data.descriptor().try_clone_to_owned().map_err(|source| SegmentError::Call {
             what: "data",
@@ -142,12 +151,12 @@ impl Session {
             number,
             world_size: request.world_size,
             hold: config.ring.hold,
-            slot_bytes: stream.layout.slot_bytes(),
+            slot_bytes: shape.layout.slot_bytes(),
             data: Arc::new(kept.into()),
         });
         let publish = create_segment(named, "publish", publish_bytes)?;
         let returns = create_segment(named, "return", return_bytes)?;
-        let rows = split_rows(data.map()?, &stream.layout, slots);
+        let rows = split_rows(data.map()?, &shape.layout, slots);
         let writer = PublishWriter::new(Arc::new(publish.map()?), slots, stream.tensors().len());
         let reader = ReturnReader::new(Arc::new(returns.map()?), slots);
         publish.seal(Access::ReadOnly)?;
@@ -156,10 +165,10 @@ impl Session {
             session: number,
             stream: config.name.clone(),
             tensors: stream.tensors().to_vec(),
-            batch_size: config.batch.size.get(),
+            batch_size: shape.size,
             slots,
             hold: config.ring.hold,
-            slot_bytes: stream.layout.slot_bytes(),
+            slot_bytes: shape.layout.slot_bytes(),
             publish_bytes,
             return_bytes,
             start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
@@ -171,19 +180,20 @@ impl Session {
             stream_version: stream.version(),
             // Named memory cannot be passed to another daemon.
             restart_policy: if named { RestartPolicy::Never } else { restart_policy },
-            identity: stream.identity(),
+            identity: stream.identity(shape.size),
             python_sources: stream.python_sources(),
         };
         let memory = RingMemory {
             bytes: data_bytes + publish_bytes + return_bytes,
             huge_pages: data.huge_pages(),
         };
-        let work = Arc::new(SessionWork::new(number, Arc::clone(stream), units, rows));
-        work.make_cells_ahead();
+        let work = Arc::new(SessionWork::new(number, Arc::clone(stream), units, shared_rows, rows));
+        work.make_cells_ahead(shape.size);
         let session = Self {
             number,
             stream: Arc::clone(stream),
             stream_number,
+            trainer: request.trainer.clone(),
             rank: request.rank,
             world_size: request.world_size,
             work,
@@ -206,9 +216,11 @@ impl Session {
             fault: None,
             wake_workers: false,
             replay,
-            seek_debt: SeekDebt::new(u64::from(slots) * u64::from(config.batch.size.get())),
+            seek_debt: SeekDebt::new(u64::from(slots) * u64::from(shape.size)),
             taken: Taken::default(),
             rows_published,
+            shape,
+            limit: None,
         };
         Ok((session, SessionTerms::new(terms, [data, publish, returns])))
     }
@@ -345,7 +357,7 @@ impl Session {
             sequence: BatchNumber(self.ring.published()),
             slot: batch.slot,
             generation: batch.generation,
-            payload_bytes: self.stream.layout.slot_bytes(),
+            payload_bytes: self.shape.layout.slot_bytes(),
             epoch: planned.epoch,
             position_after: after,
             seek_serial: batch.request.unwrap_or_else(|| self.order.seek_serial()),
@@ -353,7 +365,7 @@ impl Session {
             substitutes: self.substitutes.carried(after),
             last_of_epoch: planned.last_of_rank,
             replayed: false,
-            tensors: tensor_entries(&self.stream, rows, compacted),
+            tensors: tensor_entries(&self.shape.layout, rows, compacted),
         };
         self.ring.publish(&descriptor, batch.held_up);
         self.replay.on_published(&descriptor, &mut self.ring);
@@ -383,7 +395,7 @@ impl Session {
         if self.order.waiting_requests() >= slots {
             return Err(format!("more than {slots} requests wait, as many as the ring has slots"));
         }
-        let most = (self.stream.config.batch.size.get() as usize).min(MAX_ROWS_OF_REQUEST);
+        let most = (self.shape.size as usize).min(MAX_ROWS_OF_REQUEST);
         if asked.rows.is_empty() || asked.rows.len() > most {
             let count = asked.rows.len();
             return Err(format!("a request has 1 to {most} rows, and this one has {count}"));
@@ -435,8 +447,7 @@ impl Session {
         }
         let Some((seek, target)) = last else { return 0 };
         let [_, _, ready, _] = self.ring.slots_by_state();
-        let thrown_away =
-            self.batches.open_rows() + ready * u64::from(self.stream.config.batch.size.get());
+        let thrown_away = self.batches.open_rows() + ready * u64::from(self.shape.size);
         let begun = thrown_away.saturating_sub(self.batches.admissions_left() as u64);
         self.seek_debt.charge(begun, self.rows_published.get());
         // Finished rows are charged already.
@@ -517,6 +528,38 @@ impl Session {
     /// Estimated remaining time, by the stream's mean, of the rows that lanes have taken and that are not finished.
     fn under_way_ns(&self) -> u64 {
         self.stream.row_ns().saturating_mul(self.batches.rows_under_way(&self.work))
+    }
+
+    /// Sets the position before which it opens batches, if other trainers limit it.
+    pub(crate) fn set_limit(&mut self, limit: Option<Position>) {
+        self.limit = limit;
+    }
+
+    /// Whether it could open a batch, if it did not wait for other trainers.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        self.limit.is_some_and(|limit| self.order.next() >= limit)
+            && self.fault.is_none()
+            && !self.order.is_finished()
+            && self.ring.count(SlotState::Free) > 0
+    }
+
+    /// Whether it has no further batch to open.
+    pub(crate) fn has_opened_all(&self) -> bool {
+        self.fault.is_some() || self.order.is_finished()
+    }
+
+    /// The position after an open batch, by its number in the session.
+    pub(crate) fn end_of_batch(&self, order: u64) -> Option<Position> {
+        let batch = self.batches.open.iter().find(|batch| batch.order == order)?;
+        Some(batch.planned.position_after)
+    }
+
+    /// The position that is so many rows after another.
+    pub(crate) fn position_after_rows(&self, from: Position, rows: u64) -> Position {
+        let samples = self.order.schedule().samples().max(1);
+        let after = from.samples.saturating_add(rows);
+        let epoch = from.epoch.saturating_add(after / samples);
+        Position { epoch, samples: after % samples }
     }
 
     /// Ends the session: nothing is written afterwards.

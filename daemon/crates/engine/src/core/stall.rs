@@ -116,6 +116,14 @@ impl StallWatch {
         self.log();
     }
 
+    /// Whether a session's trainer has had all batches of its ring for `errors.stall_after`, without taking or returning
+    /// one.
+    pub(crate) fn trainer_holds_all(&self, session: &Session, now: Instant) -> bool {
+        let Some(watch) = self.sessions.get(&session.number) else { return false };
+        let after = session.stream.config.errors.stall_after;
+        watch.ring.seen.is_some() && now.saturating_duration_since(watch.ring.since) >= after
+    }
+
     /// When to check a trainer that has all batches of its ring, if it neither takes nor returns one: there are no
     /// ticks then.
     pub(crate) fn next_trainer_check(

@@ -1,6 +1,6 @@
 //! Starts the engine: its threads, its fetch lanes and the loop that advances it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -16,8 +16,10 @@ use crate::actors::fetch::fetch_rows;
 use crate::actors::fetch_threads::{FetchThreads, Run};
 use crate::actors::pool::Pool;
 use crate::actors::retry_queue::RetryQueue;
+use crate::core::memory::MemoryPlan;
 use crate::core::tick::{self, Tick};
 use crate::ground::budgets::{ByteBudgets, Gates};
+use crate::ground::shared_rows::SharedRows;
 use crate::ground::stream::Stream;
 use crate::ground::units::Units;
 use crate::ground::waker::Waker;
@@ -44,6 +46,15 @@ impl Engine {
         let keeps_units = units.iter().any(Option::is_some);
         let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
+        let shared_rows = streams.iter().map(|stream| {
+            let plan = MemoryPlan::of(stream, pool.threads);
+            Arc::new(SharedRows::new(
+                plan.window_bytes.max(plan.open_window_bytes),
+                Arc::clone(&waker),
+            ))
+        });
+        let shared_rows = shared_rows.collect();
+        let has_begun = streams.iter().map(|_| Cell::default()).collect();
         let gates = Gates::new(budgets, &waker, keeps_units);
         let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
         let fetch_threads = lanes.iter().enumerate().map(|(stream, (lanes, _))| {
@@ -64,6 +75,8 @@ impl Engine {
             next_session: 1,
             rows_published: Rc::default(),
             units,
+            shared_rows,
+            has_begun,
             gates,
             pool,
             waker,

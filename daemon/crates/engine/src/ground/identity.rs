@@ -12,10 +12,10 @@ use crate::ground::stream::Stream;
 const DATASET_BYTES: usize = 16;
 
 impl Stream {
-    /// Everything that determines the bytes of batches and each rank's part of them, except rank and world size. Short
+    /// Everything that determines the bytes of batches and each rank's part of them, except rank and world size: `batch_size` is the session's. Short
     /// values are shown, longer ones as digests.
     #[must_use]
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self, batch_size: u32) -> Identity {
         let config = self.config();
         let mut identity = Identity::default()
             .with("samples", self.sample_count())
@@ -40,7 +40,7 @@ impl Stream {
         let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
         identity
             .with("order.epochs", epochs)
-            .with("batch.size", config.batch.size)
+            .with("batch.size", batch_size)
             .with("batch.last", config.batch.last.word())
             .with("stream_version", self.version())
     }

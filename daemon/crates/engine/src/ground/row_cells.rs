@@ -10,6 +10,8 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::slots::RowWriter;
 
 use crate::ground::budgets::RowPermits;
+use crate::ground::shared_rows::Lead;
+use crate::ground::work::FetchJob;
 use forebay_order::DrawKey;
 use forebay_transform::{MemoryRow, SampleTask};
 
@@ -49,6 +51,8 @@ pub struct RowCell {
     pub valid: bool,
     pub(crate) permits: RowPermits,
     pub failure: Option<RowFailure>,
+    /// Set while the row is made for other trainers too.
+    pub(crate) lead: Option<Lead<FetchJob>>,
 }
 
 impl RowCell {
@@ -61,6 +65,7 @@ impl RowCell {
             valid: true,
             permits: RowPermits::default(),
             failure: None,
+            lead: None,
         }
     }
 }

@@ -14,6 +14,7 @@ use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use crate::ground::batch_run::run_batch_operations;
 use crate::ground::row_cells::{RowCell, RowCells, RowFailure};
+use crate::ground::shared_rows::{KeptRow, Lead, SharedRows};
 use crate::ground::stream::Stream;
 use crate::ground::turns::{Turn, Turns};
 use crate::ground::units::{Units, Wanted};
@@ -88,6 +89,8 @@ pub struct SessionWork {
     yields: AtomicBool,
     /// The stream's units, if samples share units.
     pub(crate) units: Option<Arc<Units<FetchJob>>>,
+    /// The rows that the stream's trainers share.
+    pub(crate) shared_rows: Arc<SharedRows<FetchJob>>,
 }
 
 /// One row to fetch.
@@ -103,6 +106,19 @@ pub(crate) struct FetchJob {
     pub units: Box<[Wanted<FetchJob>]>,
     /// The failed attempts.
     pub retries: Option<Retries>,
+    /// Whether it stands for the same row of other trainers, or is a copy of theirs.
+    pub sharing: Sharing,
+}
+
+/// A row's relation to the same row of other trainers.
+#[derive(Debug)]
+pub(crate) enum Sharing {
+    /// It has none.
+    Alone,
+    /// It is made for all that want it.
+    Leads(Lead<FetchJob>),
+    /// It is a copy of a kept row.
+    Copies(Arc<KeptRow>),
 }
 
 /// A stage to run on a row.
@@ -120,6 +136,19 @@ pub enum Claim {
     Row(RowClaim),
     /// A complete batch to finish.
     Batch { slot: usize },
+}
+
+impl FetchJob {
+    /// Takes its lead of other trainers' rows, if it has one.
+    pub(crate) fn take_lead(&mut self) -> Option<Lead<Self>> {
+        match std::mem::replace(&mut self.sharing, Sharing::Alone) {
+            Sharing::Leads(lead) => Some(lead),
+            other => {
+                self.sharing = other;
+                None
+            }
+        }
+    }
 }
 
 impl SlotWork {
@@ -344,17 +373,27 @@ impl SessionWork {
         number: u64,
         stream: Arc<Stream>,
         units: Option<Arc<Units<FetchJob>>>,
+        shared_rows: Arc<SharedRows<FetchJob>>,
         rows: Vec<Vec<RowWriter>>,
     ) -> Self {
         let (stages, datasets) = (stream.stages.len(), stream.datasets().len());
         let slots = rows.into_iter().map(|rows| SlotWork::new(rows, stages, datasets)).collect();
         let (next_to_publish, yields) = (Arc::default(), AtomicBool::new(false));
-        Self { number, stream, slots, next_to_publish, turn: Turn::default(), yields, units }
+        Self {
+            number,
+            stream,
+            slots,
+            next_to_publish,
+            turn: Turn::default(),
+            yields,
+            units,
+            shared_rows,
+        }
     }
 
     /// Creates the cells of large slots on a separate thread, in the order in which slots are first opened.
-    pub(crate) fn make_cells_ahead(self: &Arc<Self>) {
-        if self.stream.config.batch.size.get() < MANY_ROWS {
+    pub(crate) fn make_cells_ahead(self: &Arc<Self>, batch_size: u32) {
+        if batch_size < MANY_ROWS {
             return;
         }
         // A weak reference, so that it does not keep an ended session alive.

@@ -121,7 +121,15 @@ fn hung_storage_of_one_stream_does_not_slow_down_others() {
             pause().await;
         }
         let (stream, position) = (Some("other".to_owned()), Position::default());
-        let request = Attach { stream, rank: 0, world_size: 1, position, substitutes: 0 };
+        let request = Attach {
+            stream,
+            rank: 0,
+            world_size: 1,
+            position,
+            substitutes: 0,
+            trainer: String::new(),
+            batch_size: None,
+        };
         let mut client = Client::attach_with(&engine, false, &request);
         for _ in 0..SAMPLES / 8 {
             let batch = client.next().await;

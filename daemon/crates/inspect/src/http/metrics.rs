@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
     CacheReport, DaemonReport, DatasetReport, JpegIndexReport, PythonReport, QueueReport,
-    RequestReport, SessionReport, StageReport, StreamReport,
+    RequestReport, SessionReport, SharingReport, StageReport, StreamReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s). Buckets of the daemon's histogram end
@@ -23,6 +23,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
         of_python(&report.streams),
         of_requests(&report.streams),
         of_caches(&report.streams),
+        of_sharing(&report.streams),
         of_jpeg_indexes(&report.streams),
         of_datasets(&report.streams),
         of_queues(report),
@@ -227,6 +228,28 @@ fn of_caches(streams: &[StreamReport]) -> Vec<Family> {
     }
 }
 
+/// Families of rows that several trainers share.
+fn of_sharing(streams: &[StreamReport]) -> Vec<Family> {
+    let sharing: Vec<(Labels, &SharingReport)> = streams
+        .iter()
+        .filter_map(|stream| {
+            Some((vec![("stream", stream.name.clone())], stream.sharing.as_ref()?))
+        })
+        .collect();
+    let each = |value: fn(&SharingReport) -> u64| {
+        sharing.iter().map(move |(labels, report)| (labels.clone(), count(value(report))))
+    };
+    families! {
+        "forebay_sharing_rows_made_total": "Rows made while the stream had several trainers."
+            => each(|sharing| sharing.num_made);
+        "forebay_sharing_rows_copied_total": "Rows copied from a row as it was made." => each(|sharing| sharing.num_copied);
+        "forebay_sharing_rows_copied_later_total": "Rows copied from the window."
+            => each(|sharing| sharing.num_copied_later);
+        "forebay_sharing_window_in_use_bytes": "Bytes of rows kept for other trainers."
+            => each(|sharing| sharing.window_in_use_bytes);
+    }
+}
+
 /// Families of the index of JPEG files.
 fn of_jpeg_indexes(streams: &[StreamReport]) -> Vec<Family> {
     let indexes: Vec<(Labels, &JpegIndexReport)> = streams
@@ -322,7 +345,12 @@ fn of_queues(report: &DaemonReport) -> Vec<Family> {
 fn of_sessions(sessions: &[SessionReport]) -> Vec<Family> {
     let labels_of = |session: &SessionReport| {
         let (number, rank) = (session.session.to_string(), session.rank.to_string());
-        vec![("stream", session.stream.clone()), ("session", number), ("rank", rank)]
+        let mut labels =
+            vec![("stream", session.stream.clone()), ("session", number), ("rank", rank)];
+        if !session.trainer.is_empty() {
+            labels.push(("trainer", session.trainer.clone()));
+        }
+        labels
     };
     let labelled: Vec<(Labels, &SessionReport)> =
         sessions.iter().map(|session| (labels_of(session), session)).collect();

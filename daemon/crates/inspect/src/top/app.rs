@@ -44,14 +44,17 @@ struct Watched {
     is_candidate: bool,
 }
 
-/// Stream, rank and world size of a session, which a restarted daemon has in common with its predecessor.
-type Identity = (String, u32, u32);
+/// Stream, trainer, rank and world size of a session, which a restarted daemon has in common with its predecessor.
+type Identity = (String, String, u32, u32);
 
 impl Watched {
     fn identities(&self) -> Vec<Identity> {
         let window = self.history.window();
         let sessions = window.map_or_else(Vec::new, |window| window.figures.sessions);
-        sessions.into_iter().map(|one| (one.stream, one.rank, one.world_size)).collect()
+        sessions
+            .into_iter()
+            .map(|one| (one.stream, one.trainer, one.rank, one.world_size))
+            .collect()
     }
 
     fn snapshots(&self) -> Vec<Snapshot> {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
 use forebay_observe::{
-    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, StageReport,
-    StreamReport, Verdict,
+    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, SharingReport,
+    StageReport, StreamReport, Verdict,
 };
 
 /// Identifies a daemon and a session; a daemon without a session has a snapshot, too.
@@ -121,6 +121,11 @@ impl Figures {
     /// The rows of each dataset, if the stream has several.
     pub(super) fn datasets_line(&self) -> Option<String> {
         self.stream()?.datasets_line()
+    }
+
+    /// The rows that trainers of the session's stream share.
+    pub(super) fn sharing(&self) -> Option<&SharingReport> {
+        self.stream()?.sharing.as_ref()
     }
 
     /// The disk cache of the session's stream.

@@ -63,6 +63,7 @@ impl Script {
                 ..Verdict::default()
             },
             streams: vec![StreamReport {
+                sharing: None,
                 batch_operations: None,
                 name: "train".to_owned(),
                 batch_size: 64,

@@ -46,10 +46,11 @@ fn title(page: &mut Page<'_, '_>, snapshot: &Snapshot, (number, count): (usize, 
     let mut text = " forebay".to_owned();
     match snapshot.session() {
         Some(session) => text.push_str(&format!(
-            "  {}, rank {} of {}, {}",
+            "  {}, rank {} of {}{}, {}",
             session.report.stream,
             session.report.rank,
             session.report.world_size,
+            session.report.of_trainer(),
             progress_words(&session.report)
         )),
         None => text.push_str(&format!("  {}", snapshot.socket)),
@@ -102,6 +103,9 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
     if let Some(requests) = figures.requests() {
         let line = format!(" storage   {}", requests.line());
         page.line(cut(&line, page.width()));
+    }
+    if let Some(sharing) = figures.sharing() {
+        page.line(cut(&format!(" sharing   {}", sharing.line()), page.width()));
     }
     if let Some(cache) = figures.cache() {
         let line = format!(" cache     {}", cache.line());

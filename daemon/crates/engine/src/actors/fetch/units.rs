@@ -89,8 +89,9 @@ fn settle(mut job: FetchJob, gates: &Gates, shared: &Shared) {
 /// Passes a row that holds all its units to the work threads, once it has the bytes of the work budget for unpacking.
 /// The row holds its units while it waits for these bytes. This cannot deadlock: rows that already have bytes of the
 /// work budget hold all their units and wait for none.
-pub(super) fn hand_on(job: FetchJob, held_up: Duration, gates: &Gates, shared: &Shared) {
-    let FetchJob { session, slot, row, order, id, units, retries } = job;
+pub(super) fn hand_on(mut job: FetchJob, held_up: Duration, gates: &Gates, shared: &Shared) {
+    let lead = job.take_lead();
+    let FetchJob { session, slot, row, order, id, units, retries, .. } = job;
     let stream = &session.stream;
     let held = units.into_iter().filter_map(Wanted::into_hold).map(SharedBytes::new);
     let held: Vec<SharedBytes> = held.collect();
@@ -103,6 +104,7 @@ pub(super) fn hand_on(job: FetchJob, held_up: Duration, gates: &Gates, shared: &
     task.in_place = None;
     task.shared.extend(held);
     cell.permits.work = work;
+    cell.lead = lead;
     drop(cell);
     stream.stages[0].input.put(held_up);
     slot.mark_ready(0, row);

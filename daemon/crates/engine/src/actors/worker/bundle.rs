@@ -42,7 +42,8 @@ impl Worker {
         let mut claims = vec![claim];
         let mut cells = vec![slot.cell(claim.row)];
         let mut ends = vec![RowEnd::default()];
-        if !slot.is_cancelled() {
+        let is_cancelled = slot.is_cancelled();
+        if !is_cancelled {
             let place = self.shared.place(self.group, self.number);
             place.enter(session, claim, cells[0].task.id, self.shared.ns_of(start));
             stream.plan.begin_bundle(&mut self.scratch);
@@ -90,7 +91,9 @@ impl Worker {
             .iter()
             .zip(cells)
             .zip(ends)
-            .map(|((claim, cell), end)| self.hand_on(session, *claim, cell, end.failure))
+            .map(|((claim, cell), end)| {
+                self.hand_on(session, *claim, cell, end.failure, is_cancelled)
+            })
             .collect();
         self.meter.leave(stage, (start, self.shared.clock.now()), &self.shared.budget);
         stage.gate.leave(self.group);

@@ -24,6 +24,8 @@ fn plan(ring_bytes: u64, beside_bytes: u64) -> MemoryPlan {
         workers_bytes: 0,
         work_bytes: 0,
         jpeg_index_bytes: 0,
+        window_bytes: 0,
+        open_window_bytes: 0,
         ceiling_bytes: u64::MAX,
     }
 }

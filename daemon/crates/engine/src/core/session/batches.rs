@@ -11,7 +11,7 @@ use forebay_protocol::ids::{Generation, SampleId, SlotIndex};
 use crate::core::session::open_group::OpenGroup;
 use crate::core::session::ring::Ring;
 use crate::core::session::substitutes::Substituted;
-use crate::ground::work::{FetchJob, SessionWork};
+use crate::ground::work::{FetchJob, SessionWork, Sharing};
 use forebay_order::{DrawKey, EpochOrder, PlannedBatch, PlannedRow};
 
 /// A batch that is being filled into a slot.
@@ -74,6 +74,7 @@ impl Unadmitted {
             id,
             units: work.want_units(id),
             retries: None,
+            sharing: Sharing::Alone,
         };
         (planned, job)
     }
@@ -120,6 +121,10 @@ impl Batches {
         for batch in self.open.drain(..) {
             work.slots[usize::from(batch.slot.0)].cancel();
             self.cancelled.push(batch);
+        }
+        let follows = |job: &FetchJob| std::ptr::eq(&raw const *job.session, work);
+        for job in work.shared_rows.take_followers(follows) {
+            work.slots[job.slot].finish_row(job.row, false);
         }
     }
 

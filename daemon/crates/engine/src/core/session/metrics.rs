@@ -66,7 +66,7 @@ impl Session {
             (left + not_taken).min(per_epoch)
         };
         let config = &self.stream.config;
-        let global_batch = u64::from(config.batch.size.get()) * u64::from(self.world_size);
+        let global_batch = u64::from(self.shape.size) * u64::from(self.world_size);
         let samples_per_epoch = schedule.samples() - schedule.samples_left_out_per_epoch();
         let epochs = config.order.epochs;
         ProgressReport {

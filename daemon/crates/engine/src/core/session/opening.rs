@@ -13,6 +13,9 @@ impl Session {
     pub(super) fn open_batches(&mut self) {
         while self.fault.is_none() {
             let Some(planned) = self.order.peek() else { break };
+            if self.limit.is_some_and(|limit| self.order.next() >= limit) {
+                break;
+            }
             let nothing_open = self.batches.open.is_empty();
             let Some((slot, generation, held_up)) = self.ring.begin_fill(nothing_open) else {
                 break;

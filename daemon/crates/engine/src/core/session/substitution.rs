@@ -9,7 +9,7 @@ use crate::core::session::batches::OpenBatch;
 use crate::core::session::substitutes::{Substituted, described};
 use crate::ground::quarantine::{BadSample, hex_unless_text};
 use crate::ground::row_cells::{RowFailure, appended_traceback};
-use crate::ground::work::FetchJob;
+use crate::ground::work::{FetchJob, Sharing};
 use forebay_config::{BadSampleBudget, OnBadSample, OnUnreadable};
 use forebay_dataset::Defect;
 use forebay_order::DrawKey;
@@ -170,6 +170,7 @@ impl Session {
             id,
             units,
             retries: None,
+            sharing: Sharing::Alone,
         });
     }
 

@@ -11,7 +11,8 @@ use forebay_protocol::frames::{Fault, FaultKind, Leased};
 use forebay_protocol::lease::SlotTable;
 use forebay_protocol::segment::{Access, Segment, SegmentError};
 
-use crate::core::session::terms::{SessionFault, ring_bytes};
+use crate::core::session::terms::SessionFault;
+use crate::ground::batch_shape::BatchShape;
 use crate::ground::stream::Stream;
 
 /// The data segment and the owners of its slots.
@@ -29,8 +30,12 @@ pub(crate) struct Takeover {
 
 impl Takeover {
     /// New memory with free slots only.
-    pub(crate) fn fresh(stream: &Stream, named: bool) -> Result<Self, SessionFault> {
-        let [data_bytes, ..] = ring_bytes(stream);
+    pub(crate) fn fresh(
+        stream: &Stream,
+        shape: &BatchShape,
+        named: bool,
+    ) -> Result<Self, SessionFault> {
+        let [data_bytes, ..] = stream.ring_bytes(&shape.layout);
         let data = create_segment(named, "data", data_bytes)?;
         data.seal(Access::ReadWrite)?;
         let table = SlotTable::new(stream.config.ring.slots);
@@ -43,6 +48,7 @@ impl Takeover {
     /// A fault that names what does not fit.
     pub(crate) fn of_client(
         stream: &Stream,
+        shape: &BatchShape,
         data: Vec<OwnedFd>,
         serial: u64,
         leased: &[Leased],
@@ -52,7 +58,7 @@ impl Takeover {
             let message = format!("Reattach came with {} descriptors instead of 1", data.len());
             fault(FaultKind::Protocol, message)
         })?;
-        let [data_bytes, ..] = ring_bytes(stream);
+        let [data_bytes, ..] = stream.ring_bytes(&shape.layout);
         let data = Segment::take_back(data, "data", data_bytes).map_err(|error| {
             let kind = match error {
                 SegmentError::Allocate { .. } => FaultKind::Memory,

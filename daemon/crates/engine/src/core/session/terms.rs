@@ -3,13 +3,11 @@
 use std::os::fd::BorrowedFd;
 
 use forebay_protocol::frames::{Attached, DaemonFrame, Fault, FaultKind};
-use forebay_protocol::layout::TensorPlace;
-use forebay_protocol::publish::{TensorEntry, publish_words};
-use forebay_protocol::returns::return_words;
+use forebay_protocol::layout::{SlotLayout, TensorPlace};
+use forebay_protocol::publish::TensorEntry;
 use forebay_protocol::segment::{Segment, SegmentError};
-use forebay_protocol::tensor::{Extent, MAX_RANK, PAGE_BYTES, TensorSpec};
+use forebay_protocol::tensor::{Extent, MAX_RANK, TensorSpec};
 
-use crate::ground::stream::Stream;
 use forebay_order::OrderError;
 
 /// The reason for the end of a session.
@@ -72,20 +70,12 @@ impl From<SegmentError> for SessionFault {
 #[derive(Debug)]
 pub(crate) struct SessionFault(pub(crate) Fault);
 
-/// Sizes of a stream's segments, in bytes: data, publish and return.
-pub(crate) fn ring_bytes(stream: &Stream) -> [u64; 3] {
-    let slots = stream.config.ring.slots;
-    let words = |count: usize| (count as u64 * 8).next_multiple_of(PAGE_BYTES);
-    [
-        stream.layout.slot_bytes() * u64::from(slots),
-        words(publish_words(slots, stream.tensors().len())),
-        words(return_words(slots)),
-    ]
-}
-
 /// The descriptor's table for a batch of `rows` rows, with the number of elements of each compacted tensor.
-pub(super) fn tensor_entries(stream: &Stream, rows: u32, compacted: &[u64]) -> Vec<TensorEntry> {
-    let layout = &stream.layout;
+pub(super) fn tensor_entries(
+    layout: &SlotLayout,
+    rows: u32,
+    compacted: &[u64],
+) -> Vec<TensorEntry> {
     let rows = u64::from(rows);
     let entry = |(index, (tensor, place)): (usize, (&TensorSpec, &TensorPlace))| {
         let mut dims = [0; MAX_RANK];
