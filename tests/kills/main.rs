@@ -36,6 +36,7 @@ kills! {
     run_is_killed: "run" "3";
     everything_is_killed_at_once: "all" "4";
     the_daemon_of_eight_trainers_is_killed: "shared" "16";
+    trainers_of_one_load_are_killed: "load" "17";
     // Behind a server in bad weather, which is killed, too.
     trainers_daemons_and_the_server_are_killed: "remote" "15";
     the_daemon_is_killed_over_archives: "daemon" "5" over "webdataset";

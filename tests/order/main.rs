@@ -9,3 +9,4 @@ mod jpeg_index;
 mod places;
 mod releases;
 mod rows;
+mod trainers;

@@ -2,6 +2,7 @@
 //!
 //! - `use=WORD` attaches to a configuration, a socket or a stream of `forebay run` (`default`: its first), or goes back to it
 //! - `share=NAME` comes before `use` and stays: the loaders of a configuration and a name share a daemon
+//! - `trainer=NAME` and `batch=SIZE` come before `use` and stay: the trainer's name among several, and its batches
 //! - `epoch` begins an epoch and takes all of it; `take=N` begins one and takes N batches
 //! - `state=JSON` comes before `use` and says where it goes on; `timeout=SECONDS` too, and stays
 //! - `epoch=rest` takes what is left of the epoch
@@ -41,16 +42,14 @@ fn play() -> Result<(), Error> {
     let mut current = String::new();
     let mut state = None;
     let mut timeout = DEADLINE;
-    let mut shared: Option<String> = None;
+    let mut sharing = Sharing::default();
     for argument in std::env::args().skip(1) {
         let (verb, value) = argument.split_once('=').unwrap_or((&argument, ""));
         if verb == "use" {
             current = value.to_owned();
             if !loaders.contains_key(value) {
-                loaders.insert(
-                    current.clone(),
-                    attach(value, state.take(), timeout, shared.as_deref())?,
-                );
+                let loader = attach(value, state.take(), timeout, &sharing)?;
+                loaders.insert(current.clone(), loader);
             }
             continue;
         }
@@ -58,7 +57,9 @@ fn play() -> Result<(), Error> {
             "epoch" if value == "rest" => {
                 take_rest(&current, loaders.get_mut(&current).expect("`use` comes first"))?;
             }
-            "share" => shared = Some(value.to_owned()),
+            "share" => sharing.daemon = Some(value.to_owned()),
+            "trainer" => value.clone_into(&mut sharing.trainer),
+            "batch" => sharing.batch_size = u32::try_from(number(value)).ok(),
             "timeout" => timeout = Duration::from_secs(number(value) as u64),
             "starve" => starve(Duration::from_millis(number(value) as u64)),
             "epoch" => take(&current, &mut loaders, usize::MAX)?,
@@ -93,18 +94,29 @@ fn play() -> Result<(), Error> {
     Ok(())
 }
 
+/// What a loader shares with others.
+#[derive(Default)]
+struct Sharing {
+    daemon: Option<String>,
+    trainer: String,
+    batch_size: Option<u32>,
+}
+
 fn attach(
     word: &str,
     state: Option<State>,
     timeout: Duration,
-    shared: Option<&str>,
+    sharing: &Sharing,
 ) -> Result<Loader, Error> {
     let target = if word == "default" { Target::Stream(None) } else { Target::parse(word) };
-    let mut builder = Loader::builder(target).timeout(timeout);
+    let mut builder = Loader::builder(target).timeout(timeout).trainer(&sharing.trainer);
+    if let Some(size) = sharing.batch_size {
+        builder = builder.batch_size(size);
+    }
     if let Some(state) = state {
         builder = builder.state(state, false);
     }
-    if let Some(name) = shared {
+    if let Some(name) = &sharing.daemon {
         builder = builder.shared(name);
     }
     let loader = builder.attach()?;

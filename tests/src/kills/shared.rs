@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -26,27 +26,21 @@ const PAUSE: Duration = Duration::from_millis(40);
 
 /// What the trainers have printed.
 #[derive(Debug, Default)]
-struct Board {
-    /// By rank: batches so far.
-    batches: [AtomicU64; RANKS as usize],
-    /// By rank: from each kill to the next batch.
-    to_next: Mutex<Vec<Duration>>,
-    last_kill: Mutex<Option<Instant>>,
+pub(super) struct Board {
+    /// By trainer: batches so far.
+    pub(super) batches: [AtomicU64; RANKS as usize],
+    /// From each kill to the next batch of each trainer.
+    pub(super) to_next: Mutex<Vec<Duration>>,
+    pub(super) last_kill: Mutex<Option<Instant>>,
 }
 
 /// A trainer and the lines that it prints.
-struct Trainer {
-    child: Child,
-    reader: JoinHandle<Vec<Value>>,
+pub(super) struct Trainer {
+    pub(super) child: Child,
+    pub(super) reader: JoinHandle<Vec<Value>>,
 }
 
-fn start(
-    dir: &TestDir,
-    config: &Path,
-    trainer: &Path,
-    rank: u32,
-    board: &'static Board,
-) -> Trainer {
+fn command(dir: &TestDir, config: &Path, trainer: &Path, rank: u32) -> Command {
     let mut command = dir.command(trainer);
     for (name, number) in
         [("RANK", rank), ("WORLD_SIZE", RANKS), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", RANKS)]
@@ -54,14 +48,19 @@ fn start(
         command.env(name, number.to_string());
     }
     command.args(["share=", &format!("use={}", config.display()), "train"]);
+    command
+}
+
+/// Starts a trainer, by its number on the board.
+pub(super) fn start(mut command: Command, number: usize, board: &'static Board) -> Trainer {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
-    let reader = std::thread::spawn(move || read(output, rank as usize, board));
+    let reader = std::thread::spawn(move || read(output, number, board));
     Trainer { child, reader }
 }
 
-fn read(output: impl BufRead, rank: usize, board: &Board) -> Vec<Value> {
+fn read(output: impl BufRead, number: usize, board: &Board) -> Vec<Value> {
     let mut seen_kill = None;
     let mut lines = Vec::new();
     for line in output.lines() {
@@ -73,7 +72,7 @@ fn read(output: impl BufRead, rank: usize, board: &Board) -> Vec<Value> {
                 seen_kill = Some(kill);
                 board.to_next.lock().unwrap().push(kill.elapsed());
             }
-            board.batches[rank].fetch_add(1, Ordering::SeqCst);
+            board.batches[number].fetch_add(1, Ordering::SeqCst);
         }
         lines.push(line);
     }
@@ -121,8 +120,9 @@ pub fn run(trainer: &Path, plan: Plan) -> Value {
     drop(reference);
     let before = Before::now(&dir);
     let board: &'static Board = Box::leak(Box::default());
-    let trainers: Vec<_> =
-        (0..RANKS).map(|rank| start(&dir, &config, trainer, rank, board)).collect();
+    let trainers =
+        (0..RANKS).map(|rank| start(command(&dir, &config, trainer, rank), rank as usize, board));
+    let trainers: Vec<_> = trainers.collect();
     kill_at_random(&dir, board, plan);
     let mut mismatches = 0;
     for (rank, mut trainer) in (0..RANKS).zip(trainers) {
@@ -142,7 +142,7 @@ pub fn run(trainer: &Path, plan: Plan) -> Value {
 }
 
 /// The batches of a trainer that are not those of an undisturbed run at their place.
-fn mismatches_of(lines: &[Value], reference: &mut Reference) -> u64 {
+pub(super) fn mismatches_of(lines: &[Value], reference: &mut Reference) -> u64 {
     let (mut epoch, mut batch, mut mismatches) = (0, 0, 0);
     for line in lines {
         assert!(line.get("error").is_none(), "the trainer failed: {line}");

@@ -405,7 +405,8 @@ keys! {
         /// `"together"`: a trainer that is a window ahead of the last one waits for it, until that one has held a full
         /// ring for `errors.stall_after`
         pub pace: Pace, "", default(Pace::Free);
-        /// a stream begins when so many trainers have attached, or a minute after the first one
+        /// a stream begins when so many trainers with a name have attached, or a minute after the first one; a loader
+        /// without a trainer's name begins at once
         pub start_together: AtLeastOne, "trainers", absent("each begins at once");
     }
 }

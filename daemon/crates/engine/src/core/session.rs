@@ -548,15 +548,24 @@ impl Session {
         self.fault.is_some() || self.order.is_finished()
     }
 
-    /// The position after an open batch, by its number in the session.
-    pub(crate) fn end_of_batch(&self, order: u64) -> Option<Position> {
+    /// The positions before and after an open batch, by its number in the session.
+    pub(crate) fn range_of_batch(&self, order: u64) -> Option<(Position, Position)> {
         let batch = self.batches.open.iter().find(|batch| batch.order == order)?;
-        Some(batch.planned.position_after)
+        Some((batch.position, batch.planned.position_after))
     }
 
-    /// The position that is so many rows after another.
-    pub(crate) fn position_after_rows(&self, from: Position, rows: u64) -> Position {
+    /// The position of its first row that no lane has taken, to a batch.
+    pub(crate) fn place(&self) -> Position {
+        let first = self.batches.next_order().and_then(|order| self.range_of_batch(order));
+        first.map_or(self.order.next(), |(start, _)| start)
+    }
+
+    /// The position before which it opens a batch so that the batch ends at most `rows` rows after `from`; at `from` it
+    /// opens one in any case.
+    pub(crate) fn limit_after(&self, from: Position, rows: u64) -> Position {
         let samples = self.order.schedule().samples().max(1);
+        let global_batch = u64::from(self.shape.size) * u64::from(self.world_size);
+        let rows = rows.saturating_sub(global_batch).max(1);
         let after = from.samples.saturating_add(rows);
         let epoch = from.epoch.saturating_add(after / samples);
         Position { epoch, samples: after % samples }

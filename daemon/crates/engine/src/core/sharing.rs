@@ -1,7 +1,7 @@
 //! The engine thread's part of several trainers of one stream: rows that they share, and how they keep together.
 //!
-//! [`crate::ground::shared_rows`] has the states of a row. A trainer's place is the lowest position of its ranks: what
-//! it opens next.
+//! [`crate::ground::shared_rows`] has the states of a row. A trainer's place is the lowest position of its ranks: of
+//! the first row that no lane has taken.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,9 +35,9 @@ impl Engine {
         for session in
             self.ordered(stream).filter(|one| one.trainer != trainer && !is_left_out(one))
         {
-            let next = session.position();
-            let place = places.entry(session.trainer.as_str()).or_insert(next);
-            *place = (*place).min(next);
+            let own = session.place();
+            let place = places.entry(session.trainer.as_str()).or_insert(own);
+            *place = (*place).min(own);
         }
         places
     }
@@ -50,13 +50,15 @@ impl Engine {
         };
         let of = (session.stream_number, session.trainer.as_str());
         let others: Vec<Position> = self.places_besides(of, |_| false).into_values().collect();
-        if others.is_empty() {
+        // Others would wait for rows that come after all other work.
+        if others.is_empty() || session.work.yields() {
             return jobs;
         }
         let takes = |job| {
             let takers = |job: &FetchJob| {
-                let end = session.end_of_batch(job.order);
-                others.iter().filter(|place| end.is_none_or(|end| **place < end)).count()
+                let range = session.range_of_batch(job.order);
+                let needs = |place: &&Position| range.is_none_or(|(_, end)| **place < end);
+                others.iter().filter(needs).count()
             };
             share_row(job, takers)
         };
@@ -105,15 +107,19 @@ impl Engine {
         let of = (session.stream_number, session.trainer.as_str());
         let last = self.places_besides(of, is_let_go).into_values().min()?;
         let rows = self.shared_rows[session.stream_number].window_rows(stream);
-        Some(session.position_after_rows(last, rows))
+        Some(session.limit_after(last, rows))
     }
 
     /// Whether a session waits for trainers that have not attached yet.
     fn waits_for_start(&self, session: &Session) -> bool {
         let number = session.stream_number;
         let wanted = session.stream.config.share.start_together.unwrap_or(1);
-        let mut trainers: Vec<&str> =
-            self.ordered(number).map(|session| session.trainer.as_str()).collect();
+        // A loader without a trainer's name expects no others.
+        if session.trainer.is_empty() {
+            return false;
+        }
+        let named = self.ordered(number).filter(|session| !session.trainer.is_empty());
+        let mut trainers: Vec<&str> = named.map(|session| session.trainer.as_str()).collect();
         trainers.sort_unstable();
         trainers.dedup();
         if self.has_begun[number].get() || trainers.len() as u64 >= wanted {

@@ -409,6 +409,12 @@ impl SessionWork {
         let _ = std::thread::Builder::new().name("forebay-cells".to_owned()).spawn(run);
     }
 
+    /// Whether the rows of other sessions come first.
+    pub(crate) fn yields(&self) -> bool {
+        // Relaxed: as in `set_yields`.
+        self.yields.load(Ordering::Relaxed)
+    }
+
     /// Sets whether the rows of other sessions come first. Engine only.
     pub(crate) fn set_yields(&self, yields: bool) {
         // Relaxed: only the order depends on it.
@@ -417,11 +423,10 @@ impl SessionWork {
 
     /// The place of rows of this batch among the rows of all sessions, lowest first.
     pub(crate) fn place_of(&self, order: u64, turns: &Turns, now_ns: u64) -> u64 {
-        // Relaxed: as above.
-        let yields = self.yields.load(Ordering::Relaxed);
+        // Relaxed: a stale one costs a row's place.
         let distance = order.saturating_sub(self.next_to_publish.load(Ordering::Relaxed));
         let place = turns.place(&self.turn, now_ns, distance);
-        place.saturating_add(if yields { YIELDING } else { 0 })
+        place.saturating_add(if self.yields() { YIELDING } else { 0 })
     }
 
     /// The units that a sample needs, if samples share units. Engine thread.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_protocol::frames::Fault;
-use forebay_protocol::ids::{Generation, SampleId, SlotIndex};
+use forebay_protocol::ids::{Generation, Position, SampleId, SlotIndex};
 
 use crate::core::session::open_group::OpenGroup;
 use crate::core::session::ring::Ring;
@@ -21,6 +21,8 @@ pub(super) struct OpenBatch {
     pub(super) slot: SlotIndex,
     pub(super) generation: Generation,
     pub(super) planned: PlannedBatch,
+    /// The position before it.
+    pub(super) position: Position,
     /// The number of the request whose rows these are.
     pub(super) request: Option<u64>,
     /// How long the session lacked a free slot before this batch.

@@ -35,6 +35,7 @@ impl Session {
         self.batches.next_order += 1;
         let slot_number = usize::from(slot.0);
         self.work.slots[slot_number].open(order, planned.rows.len());
+        let position = self.order.next();
         let (epoch_order, request) = self.order.open(&planned);
         let rows = Unadmitted {
             order,
@@ -50,6 +51,7 @@ impl Session {
             slot,
             generation,
             planned,
+            position,
             request,
             held_up,
             opened_at: self.opened_at(),
