@@ -67,7 +67,7 @@ pub struct Loader {
     lost: Option<Error>,
     status: SessionStatus,
     /// What was asked for at first, of a daemon that replaces a dead one too.
-    request: Attach,
+    request: Box<Attach>,
     /// Position and substitutes after the last batch that was taken from the ring, or the target of a seek.
     taken: (Position, u64),
     serial: u64,
@@ -113,7 +113,7 @@ impl Loader {
             phase: Phase::Live,
             drained: VecDeque::new(),
             lost: None,
-            request,
+            request: Box::new(request),
             taken: (start.position, substitutes),
             status: SessionStatus::new(Arc::new(terms), placement, cursor),
             serial: start.serial,

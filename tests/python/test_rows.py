@@ -50,6 +50,22 @@ def _are_equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def test_loader_shows_samples_of_any_epoch_beside_its_batches(tmp_path: Path) -> None:
+    mixes = 'batch.operations = [{ op = "mixup", alpha = 0.4, classes = 3 }]'
+    config = _pictures(tmp_path, mixes)
+    plain = {"batch.operations": []}
+    with forebay.Loader(config) as loader, forebay.Loader(config, overrides=plain) as without_mixes:
+        batches = iter(loader)
+        first, expected = next(batches), next(iter(without_mixes))
+        ids = expected["index"]
+        assert np.array_equal(first["index"], ids)
+        found = loader.samples(ids)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in found)
+        assert not np.array_equal(loader.samples(ids[:2], epoch=5)["image"], found["image"][:2])
+        assert len(list(batches)) == 2, "the rest of its epoch"
+
+
 def test_samples_by_index_are_a_loaders(tmp_path: Path) -> None:
     config = _pictures(tmp_path)
     dataset = forebay.Dataset(config)

@@ -78,3 +78,7 @@ def test_names_that_cannot_be_and_weights_in_memory_are_refused(tmp_path: Path) 
         forebay.Loader(str(config), trainer="a\nb")
     with pytest.raises(forebay.ConfigError, match="shared daemon may outlive"):
         forebay.Loader(str(config), overrides={"order.weights": np.ones(40)}, trainer="a")
+    with pytest.raises(forebay.ConfigError, match="the configuration that all trainers share has none"):
+        forebay.Loader({"dataset.path": str(tmp_path)}, batch_size=4, trainer="a")
+    with pytest.raises(forebay.ConfigError, match="a Dataset object"):
+        forebay.Loader([1, 2, 3, 4], batch_size=2, trainer="a")

@@ -103,7 +103,7 @@ impl Loader {
         self.phase = Phase::Reattaching;
         let (position, substitutes) = self.taken();
         let request = ClientFrame::Reattach(Reattach {
-            attach: Attach { position, substitutes, ..self.request.clone() },
+            attach: Attach { position, substitutes, ..(*self.request).clone() },
             serial: self.serial,
             leased: self.ring.announce_held(),
         });

@@ -72,6 +72,9 @@ pub(super) async fn open_for_loader(
                 if is_shared {
                     refuse_object(object.as_ref())?;
                     config.listen.max_sessions = config.listen.max_sessions.max(count);
+                } else {
+                    // It has one trainer, for which nothing is kept.
+                    config.share.window.get_or_insert(1);
                 }
                 config.dataset.object = object;
                 (config, Rings::New)

@@ -135,9 +135,9 @@ fn lie_of(noise: &mut Random) -> ClientFrame {
                 request.position = position;
                 request.world_size = u32::MAX - u32::try_from(noise.below(3)).unwrap_or(0);
                 request.stream = (noise.below(2) == 0).then(|| "no such stream".to_owned());
-                request.trainer = "\n\u{1b}x".repeat(noise.below(100) as usize);
+                request.trainer = "\n\u{1b}x".repeat(usize::from(noise.bytes(1)[0]));
                 let sizes = [None, Some(0), Some(1), Some(u32::MAX)];
-                request.batch_size = sizes[noise.below(4) as usize];
+                request.batch_size = sizes[usize::from(noise.bytes(1)[0] % 4)];
                 ClientFrame::Attach(request)
             }
             other => other,

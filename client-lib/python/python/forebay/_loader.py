@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Optional, SupportsIndex, Union
 
 from . import _forebay
 from ._data_loader import refuse_index, refuse_worker_process
-from ._dataset import ItemForm
+from ._dataset import ItemForm, is_dataset
+from ._dataset_rows import Dataset, Indices
 from ._exceptions import ConfigError
 from ._forked import watch_forks
 from ._rank_comparison import RankComparison, job_store
@@ -107,9 +108,16 @@ class Loader:
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         refuse_worker_process()
+        if trainer and is_dataset(target):
+            raise ConfigError("a Dataset object is run by the daemon of its own loader alone: leave `trainer` out")
         # Of several trainers each chooses its batches.
         batch_size = keywords.pop("batch_size", None) if trainer else None
         resolved = resolve_target(target, overrides, keywords)
+        if batch_size is not None and not resolved.may_have_batch_size:
+            raise ConfigError(
+                "with `trainer`, `batch_size` is this trainer's, and the configuration that all trainers share has none: "
+                'add it, as `overrides={"batch.size": 64}` or in the dict, with the same value for every trainer'
+            )
         if (trainer or shared not in (False, None)) and resolved.held:
             raise ConfigError(
                 "`order.weights` is an array in this process's memory, and a shared daemon may outlive this process; "
@@ -118,6 +126,9 @@ class Loader:
         if resolved.is_dataset and timeout == 0:
             # A DataLoader's value for "no time-out".
             timeout = 300
+        without_batches = {**(overrides or {}), "batch.operations": []} if resolved.is_configured else overrides
+        self._dataset_arguments = (target, without_batches, float(timeout), keywords)
+        self._dataset: Optional[Dataset] = None
         # Weights for the daemon and its successors.
         self._held = resolved.held
         group = compare_ranks if isinstance(compare_ranks, str) else ""
@@ -362,6 +373,25 @@ class Loader:
                 )
         return self._session.paths(samples)
 
+    def samples(self, indices: Indices, epoch: Optional[int] = None) -> dict[str, Any]:
+        """The rows of samples by id, as in this loader's batches but without ``batch.operations``: a dict of arrays.
+
+        The first call opens a :class:`Dataset` of the same target: another daemon, or on a running one another session.
+
+        Args:
+            indices: ids, as in the field ``index``; or a slice.
+            epoch: whose draws random operations use; default: :attr:`epoch`.
+
+        Raises:
+            ConfigError: the target is a Dataset object.
+            BadSample, StageError: a sample cannot be made. It is never substituted.
+        """
+        if self._dataset is None:
+            target, overrides, timeout, keywords = self._dataset_arguments
+            self._dataset = Dataset(target, overrides=overrides, timeout=timeout, **keywords)
+        self._dataset.set_epoch(self.epoch if epoch is None else epoch)
+        return self._dataset[indices]
+
     def close(self) -> None:
         """Ends the session and a private daemon. Arrays stay valid as long as they are referenced.
 
@@ -369,6 +399,8 @@ class Loader:
         """
         self._newest = None
         self._session.close()
+        if self._dataset is not None:
+            self._dataset.close()
         self._held = []
 
     def __enter__(self) -> "Loader":

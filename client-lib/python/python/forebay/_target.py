@@ -69,6 +69,19 @@ class Resolved:
     def is_dataset(self) -> bool:
         return self.object is not None
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether it is a configuration, not a running daemon."""
+        return self.kind == "json" or self.text.endswith(".toml")
+
+    @property
+    def may_have_batch_size(self) -> bool:
+        """Whether the configuration has `batch.size`, or is not known here."""
+        if self.kind != "json" or any(key == "batch.size" for key, _ in self.keys):
+            return True
+        batch = json.loads(self.text).get("batch", {})
+        return isinstance(batch, dict) and "size" in batch
+
     def close(self) -> None:
         """Closes the object's memory: the daemon has it."""
         if self.object is not None:

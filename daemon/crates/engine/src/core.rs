@@ -58,6 +58,8 @@ pub struct Engine {
     /// Ended sessions until their last row is finished: waiting rows hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
     next_session: u64,
+    /// How often all sessions were advanced.
+    advances: u64,
     /// Rows published so far by all sessions.
     rows_published: Rc<Cell<u64>>,
     /// By stream: the blocks shared by its samples, if any.
@@ -149,7 +151,7 @@ impl Engine {
         if std::mem::take(&mut session.wake_workers) {
             self.pool.shared.wake_one();
         }
-        if !self.ticks && session.is_working() {
+        if !self.ticks && (session.is_working() || session.waits_for_others()) {
             self.ticks_wanted.notify_one();
         }
         match advanced {
@@ -164,6 +166,7 @@ impl Engine {
 
     /// Advances all sessions, after a completed batch, a failed row, freed bytes, or a tick.
     pub fn advance_all(&mut self) {
+        self.advances += 1;
         self.gates.grant();
         self.handle_put_off();
         self.tend_units();
@@ -176,7 +179,10 @@ impl Engine {
             if let Some(session) = self.sessions.get(&number) {
                 // An announced outage counts as progress: the client must not time out before the daemon does.
                 let signs = session.stream.outages.signs();
-                session.ring.show_progress(rows_finished.wrapping_add(signs));
+                // So does a wait for other trainers, which has an end.
+                let waits = if session.waits_for_others() { self.advances } else { 0 };
+                let progress = rows_finished.wrapping_add(signs).wrapping_add(waits);
+                session.ring.show_progress(progress);
             }
         }
     }
@@ -188,8 +194,9 @@ impl Engine {
             returned.extend(units.take_returned());
         }
         for mut job in returned {
-            // The row waits again, and a waiting row holds no unit.
+            // The row waits again: it holds no unit, and no other row waits for it.
             Wanted::let_go(&mut job.units);
+            drop(job.take_lead());
             self.admit_again_or_end(job);
         }
         let units = || self.units.iter().flatten();
@@ -335,11 +342,11 @@ impl Engine {
     fn on_tick(&mut self) {
         let seen = SessionsSeen {
             client_waits: self.sessions.values().any(|session| session.ring.client_waits()),
-            // A ring of rows that are asked for is empty most of the time.
-            rings_have_room: self
-                .sessions
-                .values()
-                .any(|session| !session.is_on_request() && session.ring.has_room()),
+            // A ring of rows that are asked for is empty most of the time, and one that waits for other trainers by
+            // choice.
+            rings_have_room: self.sessions.values().any(|session| {
+                !session.is_on_request() && !session.waits_for_others() && session.ring.has_room()
+            }),
         };
         let (pool, threads) = (&mut self.pool, &mut self.fetch_threads);
         if self.tick.run(pool, threads, &self.streams, seen, self.clock.now()) {

@@ -35,6 +35,7 @@ mod replays;
 mod schedules;
 mod stalls;
 mod substitutes;
+mod trainers;
 mod units;
 mod verdicts;
 
@@ -206,6 +207,20 @@ impl Client {
             position,
             substitutes: 0,
             trainer: String::new(),
+            batch_size: None,
+        };
+        Self::attach_with(engine, bad_samples, &request)
+    }
+
+    /// As a trainer with this name.
+    fn attach_trainer(engine: &SharedEngine, bad_samples: bool, name: &str) -> Self {
+        let request = Attach {
+            stream: None,
+            rank: 0,
+            world_size: 1,
+            position: Position::default(),
+            substitutes: 0,
+            trainer: name.to_owned(),
             batch_size: None,
         };
         Self::attach_with(engine, bad_samples, &request)

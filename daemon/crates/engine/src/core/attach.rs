@@ -132,14 +132,28 @@ impl Engine {
         let needed = rings.saturating_add(session_bytes).saturating_add(plan.shared_bytes());
         if needed > plan.ceiling_bytes {
             let message = format!(
-                "a new ring of {} plus existing rings ({}), fetch buffers ({}) and scratch memory ({}) needs {}, but \
+                "a new ring of {} plus existing rings ({}), fetch buffers ({}), scratch memory ({}) and share.window ({}) needs {}, but \
                  ring.memory is {}; raise it, or lower ring.slots or batch.size",
                 format_bytes(session_bytes),
                 format_bytes(rings),
                 format_bytes(plan.fetch_bytes),
                 format_bytes(plan.scratch_bytes),
+                format_bytes(plan.window_bytes),
                 format_bytes(needed),
                 format_bytes(plan.ceiling_bytes)
+            );
+            return refuse(FaultKind::Memory, message);
+        }
+        let planned = plan.session_bytes().saturating_mul(most.into());
+        if rings.saturating_add(session_bytes) > planned {
+            let message = format!(
+                "a batch of {} samples needs a ring of {}; with the existing rings ({}) this is more than the {} that are \
+                 planned for listen.max_sessions = {most} with batch.size = {}; raise one of them",
+                shape.size,
+                format_bytes(session_bytes),
+                format_bytes(rings),
+                format_bytes(planned),
+                stream.config.batch.size
             );
             return refuse(FaultKind::Memory, message);
         }

@@ -76,7 +76,7 @@ pub enum MemoryError {
         /// The location of `ring.memory` in the configuration.
         place: String,
         /// The plan.
-        plan: MemoryPlan,
+        plan: Box<MemoryPlan>,
         /// `ring.slots`.
         slots: u16,
         /// A slot's size, in bytes.
@@ -267,7 +267,7 @@ impl MemoryPlan {
         }
         Err(MemoryError::Ceiling {
             place: memory_key(stream),
-            plan: *self,
+            plan: Box::new(*self),
             slots: ring.slots,
             slot_bytes: stream.layout.slot_bytes(),
             threads,

@@ -543,6 +543,16 @@ impl Session {
             && self.ring.count(SlotState::Free) > 0
     }
 
+    /// Whether nothing more can be published.
+    pub(crate) fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Whether its trainer gets the same batches again, for a measurement.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replay.is_working()
+    }
+
     /// Whether it has no further batch to open.
     pub(crate) fn has_opened_all(&self) -> bool {
         self.fault.is_some() || self.order.is_finished()

@@ -25,6 +25,11 @@ impl Engine {
         sessions.filter(move |one| one.stream_number == stream && !one.is_on_request())
     }
 
+    /// Those of them whose trainers have names.
+    fn named(&self, stream: usize) -> impl Iterator<Item = &Session> {
+        self.ordered(stream).filter(|session| !session.trainer.is_empty())
+    }
+
     /// The places of a stream's trainers besides one, without those for which `is_left_out` holds.
     fn places_besides(
         &self,
@@ -49,7 +54,8 @@ impl Engine {
             return jobs;
         };
         let of = (session.stream_number, session.trainer.as_str());
-        let others: Vec<Position> = self.places_besides(of, |_| false).into_values().collect();
+        let is_over = |other: &Session| other.has_fault() || other.work.yields();
+        let others: Vec<Position> = self.places_besides(of, is_over).into_values().collect();
         // Others would wait for rows that come after all other work.
         if others.is_empty() || session.work.yields() {
             return jobs;
@@ -77,11 +83,11 @@ impl Engine {
 
     /// Called when a session has ended: frees what is kept, if the stream has no other trainer left.
     pub(super) fn end_sharing(&self, stream: usize) {
-        let mut trainers = self.ordered(stream).map(|session| &session.trainer);
-        let first = trainers.next();
-        if first.is_none() {
+        if self.named(stream).next().is_none() {
             self.has_begun[stream].set(false);
         }
+        let mut trainers = self.ordered(stream).map(|session| &session.trainer);
+        let first = trainers.next();
         if trainers.all(|trainer| Some(trainer) == first) {
             self.shared_rows[stream].clear();
         }
@@ -102,7 +108,9 @@ impl Engine {
         }
         let stalls = self.stalls.borrow();
         let is_let_go = |other: &Session| {
-            other.has_opened_all() || stalls.trainer_holds_all(other, self.clock.now())
+            other.has_opened_all()
+                || other.is_replaying()
+                || stalls.trainer_holds_all(other, self.clock.now())
         };
         let of = (session.stream_number, session.trainer.as_str());
         let last = self.places_besides(of, is_let_go).into_values().min()?;
@@ -118,15 +126,15 @@ impl Engine {
         if session.trainer.is_empty() {
             return false;
         }
-        let named = self.ordered(number).filter(|session| !session.trainer.is_empty());
-        let mut trainers: Vec<&str> = named.map(|session| session.trainer.as_str()).collect();
+        let mut trainers: Vec<&str> =
+            self.named(number).map(|session| session.trainer.as_str()).collect();
         trainers.sort_unstable();
         trainers.dedup();
         if self.has_begun[number].get() || trainers.len() as u64 >= wanted {
             self.has_begun[number].set(true);
             return false;
         }
-        let first = self.ordered(number).map(|session| session.ring.elapsed()).max();
+        let first = self.named(number).map(|session| session.ring.elapsed()).max();
         if first.is_some_and(|waited| waited >= WAIT_FOR_START) {
             tracing::warn!(
                 stream = session.stream.name(),

@@ -73,6 +73,7 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
+            advances: 0,
             rows_published: Rc::default(),
             units,
             shared_rows,

@@ -34,6 +34,8 @@ use crate::ground::stream::Stream;
 use crate::ground::waker::Waker;
 use forebay_observe::{SharingMetrics, SharingReport};
 
+/// The memory of a kept row in addition to its bytes: its lengths, its entries in the table, what the allocator adds.
+const BESIDE_BYTES: u64 = 512;
 /// Fewer places of kept rows are not swept.
 const MIN_SWEEP: usize = 64;
 
@@ -188,7 +190,7 @@ impl<R> SharedRows<R> {
     /// The rows of a stream that the window has room for, at least one.
     pub(crate) fn window_rows(&self, stream: &Stream) -> u64 {
         let rows = u64::from(stream.config.batch.size.get());
-        let row_bytes = (stream.layout.slot_bytes() / rows).max(1);
+        let row_bytes = stream.layout.slot_bytes() / rows + BESIDE_BYTES;
         (self.window.most_bytes / row_bytes).max(1)
     }
 
@@ -257,7 +259,7 @@ impl<R> Lead<R> {
             Some(State::Making { takers, .. }) if *takers > 0
         );
         let bytes = made.writer.written_bytes() + made.beside.held_bytes() as u64;
-        is_wanted_later.then(|| self.rows.reserve(&mut table, bytes)).flatten()
+        is_wanted_later.then(|| self.rows.reserve(&mut table, bytes + BESIDE_BYTES)).flatten()
     }
 }
 

@@ -1,5 +1,5 @@
 //! The byte budget under random conditions: samples of all sizes, bad samples, kept batches, seeks, a second client
-//! that stops taking, blocks shared by samples, stages and lanes of all widths. For every schedule the first client
+//! that stops taking, rows shared by the two, blocks shared by samples, stages and lanes of all widths. For every schedule the first client
 //! gets its batches, each row is the one that the order names, and all bytes are released.
 //!
 //! `PROPTEST_CASES=100000` runs as many schedules; the default is some hundreds.
@@ -36,6 +36,8 @@ struct Plan {
     kept: u32,
     /// Batches that the second client takes before it stops; `None`: there is no second client.
     idle_client: Option<u32>,
+    /// Whether the second client is another trainer of the same rows, and the window's bytes.
+    shares: Option<u64>,
     seed: u64,
 }
 
@@ -45,7 +47,8 @@ fn plans() -> impl Strategy<Value = Plan> {
     let engine = (budgets, 1..8_u32, 3..8_u32, prop::collection::vec(0..4_u32, 1..4));
     let data = (any::<bool>(), any::<bool>());
     let client = (data, prop::bool::weighted(0.1), 0..6_u32, prop::option::of(0..3_u32));
-    (engine, client, any::<u64>()).prop_map(|(engine, client, seed)| {
+    let shares = prop::option::of(prop_oneof![Just(1), 500..50_000_u64]);
+    (engine, client, shares, any::<u64>()).prop_map(|(engine, client, shares, seed)| {
         let (budgets, lanes, slots, stages) = engine;
         let (fetch_bytes, work_bytes, covered_bytes, takes) = budgets;
         let ((bad_samples, blocks), sleeps, kept, idle_client) = client;
@@ -63,6 +66,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             sleeps,
             kept,
             idle_client,
+            shares,
             seed,
         }
     })
@@ -100,6 +104,9 @@ fn open(folder: &Path, plan: &Plan) -> Arc<Stream> {
          [listen]\nmax_sessions = 2\n[ring]\nslots = {}\n[[stage]]\nname = \"fetch\"\nconcurrency = {}\n",
         plan.slots, plan.lanes
     );
+    if let Some(bytes) = plan.shares {
+        text += &format!("[share]\nwindow = {bytes}\n");
+    }
     for (number, threads) in plan.stages.iter().enumerate() {
         let concurrency = if *threads == 0 { "\"auto\"".into() } else { threads.to_string() };
         let delay = "{ op = \"delay\", milliseconds = 1, probability = 0.01 }";
@@ -126,7 +133,10 @@ async fn run(stream: Arc<Stream>, plan: Plan) {
 async fn take(engine: &SharedEngine, plan: Plan) {
     let mut draws = Draws::new(DrawKey { seed: plan.seed, epoch: 0, sample: 0 }, 0);
     let mut client = Client::attach(engine, plan.bad_samples);
-    let mut idle = plan.idle_client.map(|_| Client::attach_as(engine, plan.bad_samples, 1, 2));
+    let mut idle = plan.idle_client.map(|_| match plan.shares {
+        Some(_) => Client::attach_trainer(engine, plan.bad_samples, "second"),
+        None => Client::attach_as(engine, plan.bad_samples, 1, 2),
+    });
     let mut held = VecDeque::new();
     for taken in 0..BATCHES {
         if let Some(idle) = idle.as_mut().filter(|_| plan.idle_client > Some(taken)) {

@@ -18,7 +18,7 @@ async fn fault(client: &mut Client) -> forebay_protocol::frames::Fault {
     }
 }
 
-async fn pause() {
+pub(super) async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 

@@ -11,6 +11,7 @@ use crate::ground::shared_rows::*;
 type Name = &'static str;
 
 const ROW_BYTES: u64 = 16;
+const KEPT_BYTES: u64 = ROW_BYTES + BESIDE_BYTES;
 
 struct World {
     rows: Arc<SharedRows<Name>>,
@@ -25,7 +26,7 @@ fn world(kept_rows: u64) -> World {
     let segment = Segment::create("data", layout.slot_bytes()).unwrap();
     let writers = split_rows(segment.map().unwrap(), &layout, 1).remove(0);
     let waker = Arc::new(Waker::new().unwrap());
-    let rows = Arc::new(SharedRows::new(kept_rows * ROW_BYTES, Arc::clone(&waker)));
+    let rows = Arc::new(SharedRows::new(kept_rows * KEPT_BYTES, Arc::clone(&waker)));
     World { rows, cells: RowCells::new(writers), waker }
 }
 
@@ -85,11 +86,11 @@ fn row_is_made_once_for_those_that_follow_and_kept_for_those_that_come_later() {
     let lead = world.leads(7, 3);
     world.follows(7, "second");
     assert_eq!(world.make(7, lead), ["second"]);
-    assert_eq!(world.kept_bytes(), ROW_BYTES, "two are still to come");
+    assert_eq!(world.kept_bytes(), KEPT_BYTES, "two are still to come");
     let third = world.copies(7).unwrap();
-    assert_eq!(world.bytes_of(&third), [7; ROW_BYTES as usize]);
+    assert_eq!(world.bytes_of(&third), [7; 16]);
     let fourth = world.copies(7).unwrap();
-    assert_eq!(world.kept_bytes(), ROW_BYTES, "it is still being copied");
+    assert_eq!(world.kept_bytes(), KEPT_BYTES, "it is still being copied");
     drop((third, fourth));
     assert_eq!(world.kept_bytes(), 0, "the last has taken it");
     assert!(world.copies(7).is_none());
@@ -139,13 +140,13 @@ fn window_gives_up_the_oldest_rows_and_is_never_exceeded() {
     for sample in 0..3 {
         world.make(sample, world.leads(sample.into(), 9));
     }
-    assert_eq!(world.kept_bytes(), 2 * ROW_BYTES);
+    assert_eq!(world.kept_bytes(), 2 * KEPT_BYTES);
     assert!(world.copies(0).is_none(), "the oldest");
     let held = [world.copies(1).unwrap(), world.copies(2).unwrap()];
     // The bytes of rows that are being copied are not free.
     world.make(3, world.leads(3, 9));
     assert!(world.copies(3).is_none());
-    assert_eq!(world.kept_bytes(), 2 * ROW_BYTES);
+    assert_eq!(world.kept_bytes(), 2 * KEPT_BYTES);
     drop(held);
     world.make(4, world.leads(4, 9));
     assert!(world.copies(4).is_some());
