@@ -115,8 +115,8 @@ class Loader:
         resolved = resolve_target(target, overrides, keywords)
         if batch_size is not None and not resolved.may_have_batch_size:
             raise ConfigError(
-                "with `trainer`, `batch_size` is this trainer's, and the configuration that all trainers share has none: "
-                'add it, as `overrides={"batch.size": 64}` or in the dict, with the same value for every trainer'
+                "with `trainer`, `batch_size` is this trainer's; the configuration that all trainers share has none: "
+                'add one, as `overrides={"batch.size": 64}` or in the dict, with the same value for every trainer'
             )
         if (trainer or shared not in (False, None)) and resolved.held:
             raise ConfigError(
