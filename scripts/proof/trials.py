@@ -353,6 +353,7 @@ TRIALS: dict[str, Trial] = {
     ),
     "run": killed("run", "SIGKILL of `forebay run`", "the same"),
     "shared": killed("shared", "SIGKILL of the daemon that eight trainers share", "digests unchanged, nothing left"),
+    "load": killed("load", "SIGKILL of random trainers of one load", "each trainer's digests unchanged, nothing left"),
     "all": killed("all", "SIGKILL of all processes at once", "the same"),
     "remote": Trial("SIGKILL of the server behind which the data lies, and of who reads it", remote, remote_lines),
     "workers": Trial("SIGKILL of workers of the user's own Python at random instants", workers, worker_lines),
