@@ -144,9 +144,17 @@ typedef struct forebay_options {
      * the loader. */
     int (*interrupt)(void *context);
     void *interrupt_context; /* passed to `interrupt` */
+
+    /* A name that separates jobs, "" for one: loaders of this user and host with the same configuration and name share a
+     * daemon, which ends after the last of them. NULL: a private daemon. */
+    const char *shared;
+    /* This trainer's name among several that share samples (docs/guide/trainers.md); implies `shared` for a configuration.
+     * NULL: none. */
+    const char *trainer;
+    uint32_t batch_size; /* samples in a batch of this loader; 0: as configured */
 } forebay_options;
 
-#define FOREBAY_OPTIONS_INIT {sizeof(forebay_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define FOREBAY_OPTIONS_INIT {sizeof(forebay_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Attaches; starts a private daemon first if the target is a configuration. *loader is a handle to be closed. */
 int forebay_loader_open(const forebay_options *options, forebay_loader **loader);

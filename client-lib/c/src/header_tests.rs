@@ -65,7 +65,7 @@ fn header_and_crate_have_the_same_layout() {
     question.ask("FOREBAY_MAX_NAME_BYTES", i64::try_from(MAX_NAME_BYTES).unwrap());
     ask_struct!(question, "forebay_override", Override: key json);
     ask_struct!(question, "forebay_options", Options: size target stream json folder overrides override_count state force
-        rank world_size timeout_seconds program interrupt interrupt_context);
+        rank world_size timeout_seconds program interrupt interrupt_context shared trainer batch_size);
     ask_struct!(question, "forebay_loader_info", LoaderInfo: size batches_per_epoch samples_per_epoch epochs held given_up
         restarts batch_size tensor_count slots hold rank world_size daemon_process);
     ask_struct!(question, "forebay_batch_info", BatchInfo: size rows number epoch epoch_after samples_after payload_bytes

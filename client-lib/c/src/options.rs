@@ -44,6 +44,9 @@ pub struct Options {
     pub program: *const c_char,
     pub interrupt: Option<extern "C" fn(*mut c_void) -> c_int>,
     pub interrupt_context: *mut c_void,
+    pub shared: *const c_char,
+    pub trainer: *const c_char,
+    pub batch_size: u32,
 }
 
 /// The caller's context pointer, which is sent between threads.
@@ -132,6 +135,16 @@ pub(crate) unsafe fn read(
         // SAFETY: not null, and the rest is the caller's promise.
         let program = unsafe { CStr::from_ptr(options.program) };
         builder = builder.program(Path::new(OsStr::from_bytes(program.to_bytes())));
+    }
+    // SAFETY: as above.
+    let (shared, trainer) =
+        unsafe { (optional("shared", options.shared)?, optional("trainer", options.trainer)?) };
+    if let Some(name) = shared {
+        builder = builder.shared(name);
+    }
+    builder = builder.trainer(trainer.unwrap_or_default());
+    if options.batch_size > 0 {
+        builder = builder.batch_size(options.batch_size);
     }
     let closing = Arc::clone(closing);
     let (callback, context) = (options.interrupt, Context(options.interrupt_context));
