@@ -51,6 +51,9 @@ fn report() -> DaemonReport {
                 "limit_bytes": 9, "num_hits": 1, "hit_bytes": 2, "num_misses": 3, "num_kept": 4, "kept_bytes": 5,
                 "num_full": 6, "num_damaged": 7, "num_faults": 8,
             },
+            "sharing": {
+                "num_made": 5, "num_copied": 9, "num_copied_later": 2, "window_in_use_bytes": 64, "window_bytes": 128,
+            },
             "datasets": [{ "name": "web", "samples": 9, "draws_per_epoch": 9, "rows_published": 5 }],
             "jpeg_index": {
                 "path": "/i", "images": 9, "known": 4, "bytes": 800, "limit_bytes": 900, "decodes_with": 6,
