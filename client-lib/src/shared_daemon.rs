@@ -62,7 +62,9 @@ impl SharedDaemon {
                 let text = std::fs::read(path).map_err(|error| {
                     Error::Config(format!("the configuration `{path}`: {error}"))
                 })?;
-                [b"file", path.as_bytes(), &text].iter().for_each(|part| digest.add(part));
+                let place = place_of(Path::new(path));
+                let place = place.as_os_str().as_encoded_bytes();
+                [b"file", place, &text].iter().for_each(|part| digest.add(part));
                 file_text = String::from_utf8_lossy(&text).into_owned();
                 Path::new(path).file_stem().map(|stem| stem.to_string_lossy().into_owned())
             }
@@ -81,7 +83,16 @@ impl SharedDaemon {
             digest.add_variables(text);
         }
         [release, name].iter().for_each(|part| digest.add(part.as_bytes()));
-        for (key, value) in overrides {
+        let calls_python = [&*file_text, &*texts]
+            .into_iter()
+            .chain(
+                overrides
+                    .iter()
+                    .filter(|(key, _)| !is_of_python(key))
+                    .flat_map(|(key, value)| [&**key, value]),
+            )
+            .any(|text| text.contains("python") || text.contains("call"));
+        for (key, value) in overrides.iter().filter(|(key, _)| calls_python || !is_of_python(key)) {
             [key, value].iter().for_each(|part| digest.add(part.as_bytes()));
         }
         let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
@@ -179,6 +190,21 @@ pub(crate) fn read_start(starter: &Connection) -> Starting {
     }
 }
 
+/// The file in its folder's one path: `../train.toml` is the same file. A link keeps its folder, where relative paths start.
+fn place_of(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
+    match (folder, path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+/// Whether a key says where the user's Python is: the script, the interpreter, its search path.
+fn is_of_python(key: &str) -> bool {
+    key.starts_with("python.")
+}
+
 /// FNV-1a of parts, each with its length: loaders with equal parts have the same number, on every machine.
 #[derive(Debug)]
 struct Digest(u64);
@@ -238,6 +264,15 @@ mod tests {
         assert_ne!(of("other", &[]), first);
         assert_ne!(of("", &[("batch.size", "4")]), first);
         assert_ne!(of("", &[("batch.siz", "e4")]), of("", &[("batch.size", "4")]));
+        let main = &[("python.main", "\"a.py\"")];
+        assert_eq!(of("", main), first, "no Python function is called: another script shares it");
+        let called = |script| of("", &[("stage.x.python", "\"m:f\""), ("python.main", script)]);
+        assert_ne!(called("\"a.py\""), called("\"b.py\""));
+        std::fs::create_dir(folder.path().join("sub")).unwrap();
+        let around =
+            ConfigSource::File(folder.path().join("sub/../train.toml").display().to_string());
+        let around = SharedDaemon::of("forebay".into(), "", &around, &[]).unwrap();
+        assert_eq!(around.socket.file_name().unwrap().to_str(), Some(&*first), "the same file");
         std::fs::write(&path, "[batch]\nsize = 3\n").unwrap();
         assert_ne!(of("", &[]), first, "another text is another configuration");
     }

@@ -104,7 +104,7 @@ class Loader:
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
-        trainer: str = "",
+        trainer: Optional[str] = None,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         refuse_worker_process()
@@ -112,6 +112,8 @@ class Loader:
             raise ConfigError("a Dataset object is run by the daemon of its own loader alone: leave `trainer` out")
         # Of several trainers each chooses its batches.
         batch_size = keywords.pop("batch_size", None) if trainer else None
+        if batch_size is not None and (isinstance(batch_size, bool) or not 1 <= operator.index(batch_size) < 1 << 32):
+            raise ConfigError(f"batch_size={batch_size!r}: a batch has at least one sample")
         resolved = resolve_target(target, overrides, keywords)
         if batch_size is not None and not resolved.may_have_batch_size:
             raise ConfigError(
@@ -151,7 +153,7 @@ class Loader:
                 device=self._device_request,
                 object=resolved.object,
                 shared=shared if isinstance(shared, str) else "" if shared else None,
-                trainer=trainer,
+                trainer=trainer or "",
                 batch_size=batch_size,
             )
         finally:
@@ -374,7 +376,8 @@ class Loader:
         return self._session.paths(samples)
 
     def samples(self, indices: Indices, epoch: Optional[int] = None) -> dict[str, Any]:
-        """The rows of samples by id, as in this loader's batches but without ``batch.operations``: a dict of arrays.
+        """The rows of samples by id, as in this loader's batches but without ``batch.operations``: a dict of
+        NumPy arrays.
 
         The first call opens a :class:`Dataset` of the same target: another daemon, or on a running one another session.
 

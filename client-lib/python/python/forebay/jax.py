@@ -74,7 +74,7 @@ class Loader(_loader.Loader):
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
-        trainer: str = "",
+        trainer: Optional[str] = None,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):

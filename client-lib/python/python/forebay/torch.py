@@ -65,7 +65,7 @@ class Loader(_loader.Loader):
         force: bool = False,
         compare_ranks: Union[bool, str] = True,
         shared: Union[bool, str] = False,
-        trainer: str = "",
+        trainer: Optional[str] = None,
         **keywords: "Unpack[ConfigKeys]",
     ) -> None:
         self.device = torch.device(device)

@@ -279,6 +279,15 @@ pub struct QuarantineReport {
 }
 
 impl SessionReport {
+    /// The stream, with the trainer's name if it has one.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.trainer.as_str() {
+            "" => self.stream.clone(),
+            name => format!("{} {name}", self.stream),
+        }
+    }
+
     /// ` of trainer NAME`, if it has a name.
     #[must_use]
     pub fn of_trainer(&self) -> String {

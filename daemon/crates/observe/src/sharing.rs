@@ -65,8 +65,15 @@ impl SharingReport {
     /// One line for a user.
     #[must_use]
     pub fn line(&self) -> String {
+        let hint = match self.num_made > self.num_copied + self.num_copied_later {
+            true => {
+                "; most were made for one trainer: they are further apart than share.window, share.start_together or \
+                 share.pace = \"together\" brings them together"
+            }
+            false => "",
+        };
         format!(
-            "{} rows made for several trainers, {} copied at once and {} from the window ({} of {})",
+            "while there were several trainers {} rows were made, {} copied at once and {} from the window ({} of {}){hint}",
             self.num_made,
             self.num_copied,
             self.num_copied_later,

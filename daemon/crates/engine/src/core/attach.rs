@@ -121,6 +121,15 @@ impl Engine {
             );
             return refuse(FaultKind::Memory, message);
         }
+        let wanted = stream.config.share.start_together.unwrap_or(1);
+        if !request.trainer.is_empty() && wanted > u64::from(most) {
+            let message = format!(
+                "stream `{}` begins when {wanted} trainers have attached (share.start_together), and takes {most} sessions; raise \
+                 listen.max_sessions",
+                stream.name()
+            );
+            return refuse(FaultKind::Config, message);
+        }
         let shape = match stream.batch_shape(request.batch_size) {
             Ok(shape) => shape,
             Err(reason) => return refuse(FaultKind::Config, reason),
@@ -214,6 +223,7 @@ impl Engine {
             "client attached"
         );
         self.sessions.insert(number, session);
+        self.note_wait_for_start(number);
         self.share_sessions();
         self.add_to_history();
         Ok((number, terms))

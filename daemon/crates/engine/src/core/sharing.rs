@@ -118,6 +118,19 @@ impl Engine {
         Some(session.limit_after(last, rows))
     }
 
+    /// Logs that a new session waits for other trainers.
+    pub(super) fn note_wait_for_start(&self, number: u64) {
+        let Some(session) = self.sessions.get(&number) else { return };
+        if self.waits_for_start(session) {
+            tracing::info!(
+                session = number,
+                "the first batch waits until {} trainers have attached (share.start_together), for {} s at most",
+                session.stream.config.share.start_together.unwrap_or(1),
+                WAIT_FOR_START.as_secs()
+            );
+        }
+    }
+
     /// Whether a session waits for trainers that have not attached yet.
     fn waits_for_start(&self, session: &Session) -> bool {
         let number = session.stream_number;

@@ -256,6 +256,10 @@ fn waiting(session: &Session, age: Duration) -> Option<StallReport> {
 
 fn of_trainer(session: &Session, ring: FullRing, age: Duration) -> StallReport {
     let stream = session.stream.name();
+    let name = match session.trainer.as_str() {
+        "" => String::new(),
+        name => format!(" `{name}`"),
+    };
     StallReport {
         session: session.number,
         stream: stream.to_owned(),
@@ -264,7 +268,7 @@ fn of_trainer(session: &Session, ring: FullRing, age: Duration) -> StallReport {
         path: None,
         seconds: age.as_secs_f64(),
         sentence: format!(
-            "the trainer (session {}, stream `{stream}`, rank {} of {}) has neither taken nor returned a batch for {} s; \
+            "the trainer{name} (session {}, stream `{stream}`, rank {} of {}) has neither taken nor returned a batch for {} s; \
              {} batches are ready and it holds {}",
             session.number,
             session.rank,

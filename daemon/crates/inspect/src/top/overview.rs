@@ -88,7 +88,7 @@ fn row(
     let nothing = || snapshot.socket.rsplit('/').next().unwrap_or("").to_owned();
     let Some(figures) = snapshot.figures.as_ref().filter(|_| snapshot.lost.is_none()) else {
         let seconds = snapshot.lost.as_ref().map_or(0.0, |(_, seconds)| *seconds);
-        let name = snapshot.session().map_or_else(nothing, |session| session.report.stream.clone());
+        let name = snapshot.session().map_or_else(nothing, |session| session.report.label());
         let rank =
             snapshot.session().map_or("–".to_owned(), |session| session.report.rank.to_string());
         let text = if snapshot.lost.is_some() {
@@ -114,7 +114,7 @@ fn row(
         Span::raw(format!(
             " {:>4}  {}  {:>9}  ",
             session.report.rank,
-            left(&session.report.stream, widths.stream),
+            left(&session.report.label(), widths.stream),
             grouped(session.samples_per_second)
         )),
         if is_slowest { wait.fg(Color::Red).bold() } else { wait },
@@ -174,7 +174,7 @@ fn total(snapshots: &[Snapshot], widths: &Widths) -> Line<'static> {
 fn judgement(snapshot: &Snapshot, is_slowest: bool) -> String {
     let name = snapshot.session().map_or_else(
         || snapshot.socket.clone(),
-        |session| format!("rank {} of {}", session.report.rank, session.report.stream),
+        |session| format!("rank {} of {}", session.report.rank, session.report.label()),
     );
     let what = match (&snapshot.lost, &snapshot.figures) {
         (Some((reason, _)), _) => reason.clone(),
