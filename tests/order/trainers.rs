@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_client::{Error, Loader};
@@ -227,14 +228,22 @@ fn tensor_parallel_ranks_have_the_same_batch_at_each_step() {
     assert!(all.len() >= 100, "together they have every sample but the bad one");
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn trainer_that_seeks_or_leaves_disturbs_no_other() {
     let dir = TestDir::new();
     let config = images(&dir, "");
     let expected = alone(&config, 8, 6);
     let daemon = Daemon::serve(&dir, &config);
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let is_stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    let stop = AtomicBool::new(false);
+    let is_stopped = || stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         let restless = scope.spawn(|| {
             let mut round = 0;
@@ -250,6 +259,8 @@ fn trainer_that_seeks_or_leaves_disturbs_no_other() {
                 round += 1;
             }
         });
+        // A failed comparison ends the other thread too.
+        let stopping = SetOnDrop(&stop);
         let mut trainers = ["a", "b"].map(|name| {
             let attach = daemon.loader(0, 1).trainer(name).attach();
             attach.unwrap()
@@ -257,7 +268,7 @@ fn trainer_that_seeks_or_leaves_disturbs_no_other() {
         for trainer in &mut trainers {
             assert!(take_epochs(trainer, 6, || {}) == expected);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(stopping);
         restless.join().unwrap();
     });
 }
