@@ -106,7 +106,7 @@ pub(crate) struct FetchJob {
     pub units: Box<[Wanted<FetchJob>]>,
     /// The failed attempts.
     pub retries: Option<Retries>,
-    /// Whether it stands for the same row of other trainers, or is a copy of theirs.
+    /// Whether it is made for other trainers too, or is a copy of a kept row.
     pub sharing: Sharing,
 }
 

@@ -36,7 +36,7 @@ fn trainer_ahead_goes_on_when_the_last_one_moves() {
         let engine = start(&stream, 1 << 20);
         let mut ahead = Client::attach_trainer(&engine, false, "ahead");
         let mut last = Client::attach_trainer(&engine, false, "last");
-        // No time passes, so nobody is let go.
+        // The clock does not move, so neither trainer stops waiting for the other.
         for _ in 0..2 * SAMPLES / 8 {
             let batch = ahead.next().await;
             ahead.check(&batch);
