@@ -297,3 +297,14 @@ def run_ranks(folder, ranks, script, *arguments, launcher=(), **variables):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def config_of_pairs(folder: Path) -> Path:
+    """One epoch of 40 pairs of numbers in batches of 4: the configuration's path."""
+    numpy.save(folder / "samples.npy", numpy.arange(80, dtype=numpy.float32).reshape(40, 2))
+    path = folder / "train.toml"
+    path.write_text(
+        f'dataset.format = "npy"\ndataset.path = "{folder}/samples.npy"\nbatch.size = 4\norder.epochs = 1\n'
+        'cpu.policy = "normal"\nstage = [{ name = "unpack", operations = [] }]\n'
+    )
+    return path

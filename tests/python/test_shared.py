@@ -11,6 +11,7 @@ from pathlib import Path
 import forebay
 import numpy as np
 import pytest
+from support import config_of_pairs
 
 RANK = """
 import json, sys, forebay, numpy
@@ -21,18 +22,8 @@ with forebay.Loader(sys.argv[1], rank=int(sys.argv[2]), world_size=2, shared=Tru
 """
 
 
-def _config(folder: Path) -> Path:
-    np.save(folder / "samples.npy", np.arange(80, dtype=np.float32).reshape(40, 2))
-    path = folder / "train.toml"
-    path.write_text(
-        f'dataset.format = "npy"\ndataset.path = "{folder}/samples.npy"\nbatch.size = 4\norder.epochs = 1\n'
-        'cpu.policy = "normal"\nstage = [{ name = "unpack", operations = [] }]\n'
-    )
-    return path
-
-
 def test_ranks_share_a_daemon_and_nothing_is_left(tmp_path: Path) -> None:
-    config = _config(tmp_path)
+    config = config_of_pairs(tmp_path)
     # A socket's path is at most 107 bytes long.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         _share(config, Path(folder))
@@ -64,7 +55,7 @@ def _share(config: Path, folder: Path) -> None:
 
 
 def test_what_a_shared_daemon_cannot_take_is_refused(tmp_path: Path) -> None:
-    config = _config(tmp_path)
+    config = config_of_pairs(tmp_path)
     weights = {"order.weights": np.ones(40)}
     with pytest.raises(forebay.ConfigError, match="shared daemon may outlive"):
         forebay.Loader(str(config), overrides=weights, shared=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import forebay
 import numpy as np
 import pytest
+from support import config_of_pairs
 
 TRAINER = """
 import sys, forebay
@@ -22,23 +23,13 @@ with forebay.Loader(sys.argv[1], trainer=sys.argv[2], batch_size=int(sys.argv[3]
 """
 
 
-def _config(folder: Path) -> Path:
-    np.save(folder / "samples.npy", np.arange(80, dtype=np.float32).reshape(40, 2))
-    path = folder / "train.toml"
-    path.write_text(
-        f'dataset.format = "npy"\ndataset.path = "{folder}/samples.npy"\nbatch.size = 4\norder.epochs = 1\n'
-        'cpu.policy = "normal"\nstage = [{ name = "unpack", operations = [] }]\n'
-    )
-    return path
-
-
 def _ids(config: Path, batch_size: int) -> str:
     with forebay.Loader(str(config), batch_size=batch_size) as loader:
         return str([[int(index) for index in batch["index"]] for batch in loader])
 
 
 def test_trainers_share_a_daemon_and_have_their_own_batches(tmp_path: Path) -> None:
-    config = _config(tmp_path)
+    config = config_of_pairs(tmp_path)
     # A socket's path is at most 107 bytes long.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         environment = os.environ | {"XDG_RUNTIME_DIR": folder}
@@ -73,7 +64,7 @@ def test_trainers_share_a_daemon_and_have_their_own_batches(tmp_path: Path) -> N
 
 
 def test_names_that_cannot_be_and_weights_in_memory_are_refused(tmp_path: Path) -> None:
-    config = _config(tmp_path)
+    config = config_of_pairs(tmp_path)
     with pytest.raises(forebay.ConfigError, match="no control characters"):
         forebay.Loader(str(config), trainer="a\nb")
     with pytest.raises(forebay.ConfigError, match="shared daemon may outlive"):
