@@ -135,15 +135,15 @@ impl Engine {
     fn waits_for_start(&self, session: &Session) -> bool {
         let number = session.stream_number;
         let wanted = session.stream.config.share.start_together.unwrap_or(1);
-        // A loader without a trainer's name expects no others.
-        if session.trainer.is_empty() {
+        // At each advance of a session. A loader without a trainer's name expects no others.
+        if wanted <= 1 || session.trainer.is_empty() || self.has_begun[number].get() {
             return false;
         }
         let mut trainers: Vec<&str> =
             self.named(number).map(|session| session.trainer.as_str()).collect();
         trainers.sort_unstable();
         trainers.dedup();
-        if self.has_begun[number].get() || trainers.len() as u64 >= wanted {
+        if trainers.len() as u64 >= wanted {
             self.has_begun[number].set(true);
             return false;
         }
