@@ -3,8 +3,9 @@
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::config::Config;
+use super::operations::FILE_KEYS;
 use super::single_keys::Shuffle;
-use forebay_keys::Value;
+use forebay_keys::{Located, Value};
 
 impl Config {
     /// Digests of everything that determines the bytes of a sample at a position of an epoch, besides data and stream
@@ -15,9 +16,11 @@ impl Config {
     /// Settings that may differ in a continued run are excluded: batch size, `last`, epochs, world, threads, memory,
     /// paths, hosts, and whether an image is finished on the GPU: the bytes are the same.
     ///
+    /// `files` are the digests of the files that operations read, in order: they stand for the files' paths.
     /// `batch_operations` are the name and the arguments of each operation on complete batches, in order.
     pub fn fingerprint<'o>(
         &self,
+        files: impl IntoIterator<Item = &'o [u8; 32]>,
         batch_operations: impl IntoIterator<Item = (&'o str, String)>,
     ) -> [u8; 32] {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
@@ -30,7 +33,7 @@ impl Config {
         };
         for stage in &self.stages {
             for operation in &stage.operations {
-                update_with_value(operations, &operation.value);
+                update_with_operation(operations, &operation.value);
             }
             if let Some(python) = &stage.python {
                 // Not the tag of a value, so it differs from every operation. The module's source is not included.
@@ -39,6 +42,11 @@ impl Config {
                 let arguments = Value::Table(stage.arguments.clone().unwrap_or_default());
                 update_with_value(operations, &arguments);
             }
+        }
+        for digest in files {
+            // Not the tag of a value, so it differs from every operation.
+            operations.update(b"F");
+            operations.update(digest);
         }
         for (name, arguments) in batch_operations {
             // Not the tag of a value, so it differs from every operation above.
@@ -74,6 +82,18 @@ impl Config {
 fn update_with_text(hasher: &mut blake3::Hasher, text: &str) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text.as_bytes());
+}
+
+/// An operation, without the paths of its files.
+fn update_with_operation(hasher: &mut blake3::Hasher, operation: &Value) {
+    let names_a_file = |(key, _): &(String, Located)| FILE_KEYS.contains(&key.as_str());
+    match operation {
+        Value::Table(entries) if entries.iter().any(names_a_file) => {
+            let rest = entries.iter().filter(|entry| !names_a_file(entry)).cloned().collect();
+            update_with_value(hasher, &Value::Table(rest));
+        }
+        operation => update_with_value(hasher, operation),
+    }
 }
 
 /// A value preceded by its kind; a whole number equals the float of the same value.
@@ -132,7 +152,7 @@ mod tests {
         let overrides: Vec<Override> =
             arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
         let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
-        config.fingerprint([])
+        config.fingerprint([], [])
     }
 
     #[test]
@@ -145,7 +165,7 @@ mod tests {
         let config = Config::from_json("x", Path::new("/base"), &dict, &[]).unwrap();
         let of = |operations: &[(&'static str, &str)]| {
             let operations = operations.iter().map(|(name, text)| (*name, (*text).to_owned()));
-            config.fingerprint(operations.collect::<Vec<_>>())
+            config.fingerprint([], operations.collect::<Vec<_>>())
         };
         let lists: [&[_]; 6] = [
             &[],

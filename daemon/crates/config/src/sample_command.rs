@@ -167,7 +167,7 @@ mod tests {
             &arguments.collect::<Vec<_>>(),
         )
         .unwrap();
-        assert_eq!(again.fingerprint([]), config.fingerprint([]));
+        assert_eq!(again.fingerprint([], []), config.fingerprint([], []));
         assert_eq!(again.python.main, config.python.main);
     }
 

@@ -31,6 +31,12 @@ pub(crate) trait Operation: Debug + Send + Sync {
         false
     }
 
+    /// The digest of the file that determines its results, if any. Part of the stream's fingerprint in place of the file's
+    /// path.
+    fn file_digest(&self) -> Option<&[u8; 32]> {
+        None
+    }
+
     /// Adds to the estimate the maximal memory that [`run`](Self::run) will need, and applies to its images the changes
     /// that `run` will make to the sample's images.
     fn reckon(&self, _reckoning: &mut Reckoning<'_>) {}
@@ -215,13 +221,14 @@ impl FieldTypes {
         }
         let several = self.in_view.as_ref().filter(|view| !view.is_single());
         let field = field.or_else(|| several.map(|view| self.fields[view.picture].name.clone()));
+        let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
         let found = if let Some(wanted) = field {
             let fail = |message: String| Err(arguments.error_at("field", message));
             match self.present().find(|(_, field)| field.name == wanted) {
                 Some((index, field)) if is_fit(&field.kind) => index,
                 Some(_) => {
                     return fail(format!(
-                        "`{operation}` needs an {what}, but field `{wanted}` is not one"
+                        "`{operation}` needs {article} {what}, but field `{wanted}` is not one"
                     ));
                 }
                 None => {
@@ -237,7 +244,7 @@ impl FieldTypes {
                 (Some((index, _)), None) => index,
                 (None, _) => {
                     return Err(arguments.error(format!(
-                        "`{operation}` needs an {what}, and the dataset has none (its fields: {})",
+                        "`{operation}` needs {article} {what}, and the dataset has none (its fields: {})",
                         self.names().collect::<Vec<_>>().join(", ")
                     )));
                 }

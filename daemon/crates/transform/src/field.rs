@@ -27,6 +27,9 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
+    /// The ids of the last text.
+    #[cfg(feature = "text")]
+    pub tokens: forebay_text::Tokens,
     arrays: Vec<ArrayBuffer>,
 }
 
@@ -40,11 +43,17 @@ impl Tools {
     pub(crate) fn trim(&mut self) {
         let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
         let kept = self.image.kept_bytes() + self.reordered.capacity() + self.sounds.kept_bytes();
+        #[cfg(feature = "text")]
+        let kept = kept + self.tokens.kept_bytes();
         if kept + arrays > KEPT_BYTES {
             self.sounds = SoundTools::default();
             self.image.give_back();
             self.reordered = Vec::new();
             self.arrays.clear();
+            #[cfg(feature = "text")]
+            {
+                self.tokens = forebay_text::Tokens::default();
+            }
         }
     }
 }

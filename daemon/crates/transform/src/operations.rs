@@ -22,5 +22,7 @@ pub(super) mod random_resized_crop;
 pub(super) mod resize;
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod spin;
+#[cfg(feature = "text")]
+pub(super) mod tokenize;
 pub(super) mod views;
 pub(super) mod warps;

@@ -114,6 +114,15 @@ impl SamplePlan {
         self.stages.get(stage).map_or(&[], |stage| &stage.operation_names)
     }
 
+    /// The digests of the files that operations on samples read, in the order of the operations.
+    pub fn file_digests(&self) -> impl Iterator<Item = &[u8; 32]> {
+        let operations = self.stages.iter().filter_map(|stage| match &stage.body {
+            StageBody::Native(operations) => Some(operations),
+            StageBody::Python(_) => None,
+        });
+        operations.flatten().filter_map(|operation| operation.file_digest())
+    }
+
     /// The tensor of a batch whose elements can be read from a dataset's files directly into the row: no operation on
     /// samples processes them, and they are written unchanged.
     pub fn direct_tensor(&self, dataset: &dyn Dataset) -> Option<usize> {

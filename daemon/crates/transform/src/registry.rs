@@ -8,6 +8,8 @@ use super::contract::{FieldTypes, Operation};
 use super::operations::for_tests;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
+#[cfg(feature = "text")]
+use super::operations::tokenize;
 use super::operations::{
     auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image, delay,
     gaussian_blur, grayscale, normalize, pad, random_erasing, random_flip, random_levels,
@@ -109,8 +111,13 @@ const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
         ),
     ),
     (normalize::Arguments::TABLE, normalize::compile, None),
+    #[cfg(feature = "text")]
+    (tokenize::Arguments::TABLE, tokenize::compile, None),
     (delay::Arguments::TABLE, delay::compile, None),
 ];
+
+/// Operations of optional features, and the feature.
+const OPTIONAL: &[(&str, &str)] = &[("tokenize", "text")];
 
 /// Reads a batch operation's arguments. The last parameter compiles nested entries.
 type CompileBatch = fn(&mut Section, CompileBatchEntry) -> Result<BatchEntry, ConfigError>;
@@ -255,6 +262,11 @@ fn named<'o, C, N: Iterator<Item = &'static str>>(
         return Err(without_name(arguments, &names));
     };
     all.find(|(table, _)| table.path == wanted).ok_or_else(|| {
+        if let Some((name, feature)) = OPTIONAL.iter().find(|(name, _)| *name == wanted) {
+            let message =
+                format!("this program is built without `{feature}`, which `{name}` needs");
+            return arguments.error_at("op", message);
+        }
         let hint = nearest(&wanted, names()).map_or_else(
             || format!("the operations are: {}", listed()),
             |name| format!("did you mean `{name}`?"),

@@ -22,6 +22,8 @@ mod in_memory;
 mod scaled;
 mod shared;
 mod shared_views;
+#[cfg(feature = "text")]
+mod texts;
 mod views;
 
 /// `image` and `mask` (the same file), `label`, `array` (i16, big-endian), `boxes` (f32), `numbers` (any count),

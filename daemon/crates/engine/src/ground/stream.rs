@@ -241,7 +241,7 @@ impl Stream {
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
         // The dataset was opened from this storage.
         outages.note_answer();
-        let config_fingerprint = config.fingerprint(plan.batch_operations());
+        let config_fingerprint = config.fingerprint(plan.file_digests(), plan.batch_operations());
         let dataset_fingerprint = draws.fingerprint(dataset.fingerprint());
         Ok(Self {
             config,

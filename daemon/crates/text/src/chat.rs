@@ -1,0 +1,376 @@
+//! Chat templates: a conversation becomes the text that its model was trained on.
+//!
+//! A template is a program in Jinja that comes with a model. It is rendered as `apply_chat_template` of Transformers does:
+//! same switches of whitespace, same functions, Python's way of printing values. It has no access to files, other
+//! templates or a clock, and a limit of steps and of output.
+//!
+//! `{% generation %}` marks what the model itself says. It becomes a filter that puts two characters around this part,
+//! which no text may contain (they are no characters of Unicode) and which are taken out of the result.
+
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use chrono::NaiveDate;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value as Json};
+
+use crate::python;
+
+/// Around what the model says.
+const BEGIN: char = '\u{fdd0}';
+const END: char = '\u{fdd1}';
+/// The filter that puts them there.
+const FILTER: &str = "forebay_generation";
+/// The steps of one rendering; a turn of a conversation takes some hundred.
+const FUEL: u64 = 20_000_000;
+/// The largest text of one conversation.
+const MAX_TEXT_BYTES: usize = 64 << 20;
+/// The largest file of a template.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// The deepest nesting of a template's calls.
+const MAX_DEPTH: usize = 64;
+const NAME: &str = "chat template";
+/// Where a message may have its reasoning; the first of them is used.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A template that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file has no template, or one that cannot be compiled.
+    #[error("{}: {reason}", path.display())]
+    Contents {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The text of a conversation; kept from conversation to conversation for its memory.
+#[derive(Debug, Default)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Which bytes of it the model says, in order.
+    pub said: Vec<Range<usize>>,
+}
+
+/// A compiled template, with the special tokens of its model. Shared by all threads.
+#[derive(Debug)]
+pub struct Template {
+    environment: Environment<'static>,
+    /// Special tokens, such as `bos_token`, that the template prints.
+    tokens: Map<String, Json>,
+    marks_generation: bool,
+    asks_for_date: bool,
+    digest: [u8; 32],
+}
+
+impl Template {
+    /// Reads a template: a file of Jinja, or a `tokenizer_config.json` that contains it, with the special tokens of that
+    /// file. For a file of Jinja they are those of a `tokenizer_config.json` beside it, if there is one. `date` is what
+    /// `strftime_now` gives.
+    ///
+    /// # Errors
+    /// The file cannot be read, has no template, or has one that does not compile.
+    pub fn open(path: &Path, date: Option<NaiveDate>) -> Result<Self, TemplateError> {
+        let contents = |reason: String| TemplateError::Contents { path: path.to_owned(), reason };
+        let text = read(path)?;
+        let is_config = path.extension().is_some_and(|extension| extension == "json");
+        let (source, config) = if is_config {
+            let config: Json =
+                serde_json::from_str(&text).map_err(|error| contents(error.to_string()))?;
+            (template_of(&config).map_err(contents)?.to_owned(), config)
+        } else {
+            let beside = path.with_file_name("tokenizer_config.json");
+            let config = match read(&beside) {
+                Ok(text) => serde_json::from_str(&text).map_err(|error| {
+                    TemplateError::Contents { path: beside, reason: error.to_string() }
+                })?,
+                Err(TemplateError::Read { source, .. })
+                    if source.kind() == std::io::ErrorKind::NotFound =>
+                {
+                    Json::Null
+                }
+                Err(error) => return Err(error),
+            };
+            (text, config)
+        };
+        Self::compile(&source, special_tokens(&config), date).map_err(contents)
+    }
+
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// Where and why it does not compile.
+    pub fn compile(
+        source: &str,
+        tokens: Map<String, Json>,
+        date: Option<NaiveDate>,
+    ) -> Result<Self, String> {
+        let mut digest = blake3::Hasher::new();
+        digest.update(source.as_bytes());
+        digest.update(Json::Object(tokens.clone()).to_string().as_bytes());
+        let (source, marks_generation) = with_filter(source);
+        let asks_for_date = source.contains("strftime_now");
+        let mut environment = environment(date);
+        environment
+            .add_template_owned(NAME, source)
+            .map_err(|error| format!("the chat template does not compile: {}", describe(&error)))?;
+        let digest = *digest.finalize().as_bytes();
+        Ok(Self { environment, tokens, marks_generation, asks_for_date, digest })
+    }
+
+    /// Whether the template marks what the model says.
+    #[must_use]
+    pub const fn marks_generation(&self) -> bool {
+        self.marks_generation
+    }
+
+    /// Whether the template names `strftime_now`.
+    #[must_use]
+    pub const fn asks_for_date(&self) -> bool {
+        self.asks_for_date
+    }
+
+    /// The digest of the template and of the special tokens that it prints.
+    #[must_use]
+    pub const fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// The text of a conversation: JSON, either a list of messages or an object with `messages` and what else the
+    /// template reads, such as `tools` and `documents`.
+    ///
+    /// # Errors
+    /// It is not such JSON, or the template refuses it.
+    pub fn render(
+        &self,
+        conversation: &str,
+        adds_prompt: bool,
+        rendered: &mut Rendered,
+    ) -> Result<(), String> {
+        rendered.text.clear();
+        rendered.said.clear();
+        let read: Json = serde_json::from_str(conversation)
+            .map_err(|error| format!("the conversation is not JSON: {error}"))?;
+        let mut names = self.tokens.clone();
+        for name in ["tools", "documents"] {
+            names.insert(name.to_owned(), Json::Null);
+        }
+        match read {
+            messages @ Json::Array(_) => {
+                names.insert("messages".to_owned(), messages);
+            }
+            Json::Object(of) if of.contains_key("messages") => names.extend(of),
+            _ => {
+                return Err(
+                    "the conversation is neither a list of messages nor an object with `messages`"
+                        .to_owned(),
+                );
+            }
+        }
+        names.insert("add_generation_prompt".to_owned(), adds_prompt.into());
+        if let Some(Json::Array(messages)) = names.get_mut("messages") {
+            messages.iter_mut().for_each(name_reasoning);
+        }
+        if let Some(mark) = [BEGIN, END].into_iter().find(|mark| conversation.contains(*mark)) {
+            return Err(format!(
+                "the conversation has U+{:X}, which is no character",
+                u32::from(mark)
+            ));
+        }
+        let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
+        let mut written = Limited { bytes: Vec::new() };
+        template
+            .render_captured_to(Value::from(Serde(&names)), &mut written)
+            .map_err(|error| describe(&error))?;
+        let text = String::from_utf8(written.bytes).map_err(|error| error.to_string())?;
+        take_marks(&text, rendered)
+    }
+}
+
+/// The text of a file.
+fn read(path: &Path) -> Result<String, TemplateError> {
+    let unread = |source| TemplateError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(unread)?;
+    let mut text = String::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unread)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        let reason = format!("more than {} MiB is no chat template", MAX_FILE_BYTES >> 20);
+        return Err(TemplateError::Contents { path: path.to_owned(), reason });
+    }
+    Ok(text)
+}
+
+/// The template of a `tokenizer_config.json`; of several the one called `default`.
+fn template_of(config: &Json) -> Result<&str, String> {
+    match config.get("chat_template") {
+        Some(Json::String(source)) => Ok(source),
+        Some(Json::Array(named)) => {
+            let default =
+                named.iter().find(|entry| entry.get("name").is_some_and(|name| name == "default"));
+            default
+                .and_then(|entry| entry.get("template")?.as_str())
+                .ok_or_else(|| "none of its chat templates is called `default`".to_owned())
+        }
+        _ => Err("it has no `chat_template`; give the file of the template, `chat_template.jinja`"
+            .to_owned()),
+    }
+}
+
+/// The special tokens of a `tokenizer_config.json`: each a text, or an object with its text as `content`.
+fn special_tokens(config: &Json) -> Map<String, Json> {
+    let entries = config.as_object().into_iter().flatten();
+    let tokens = entries.filter_map(|(name, value)| {
+        let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+        name.ends_with("_token").then(|| (name.clone(), Json::from(text)))
+    });
+    tokens.collect()
+}
+
+/// Gives a message's reasoning the names under which templates read it.
+fn name_reasoning(message: &mut Json) {
+    let Json::Object(message) = message else { return };
+    let reasoning =
+        REASONING.iter().find_map(|name| message.get(*name).filter(|value| !value.is_null()));
+    if let Some(reasoning) = reasoning.cloned() {
+        message.entry("thinking").or_insert_with(|| reasoning.clone());
+        message.insert("reasoning_content".to_owned(), reasoning);
+    }
+}
+
+/// The source with `{% generation %}` and `{% endgeneration %}` as a filter, and whether it has them.
+fn with_filter(source: &str) -> (String, bool) {
+    let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let inside = &tag[2..end];
+        let word = inside.trim_matches(['-', '+']).trim();
+        let tag_words = match word {
+            "generation" => Some(format!("filter {FILTER}")),
+            "endgeneration" => Some("endfilter".to_owned()),
+            _ => None,
+        };
+        match tag_words {
+            Some(words) => {
+                found = true;
+                out.push_str("{%");
+                out.push_str(&inside.replace(word, &words));
+                out.push_str("%}");
+            }
+            None => out.push_str(&tag[..end + 2]),
+        }
+        rest = &tag[end + 2..];
+    }
+    out.push_str(rest);
+    (out, found)
+}
+
+fn environment(date: Option<NaiveDate>) -> Environment<'static> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    if let Ok(syntax) = syntax {
+        environment.set_syntax(syntax);
+    }
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_DEPTH);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::printed(value)?)?));
+    environment
+        .add_filter("tojson", |value: &Value, options: Kwargs| python::to_json(value, &options));
+    environment.add_filter(FILTER, |text: &str| format!("{BEGIN}{text}{END}"));
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    if let Some(date) = date {
+        environment.add_function("strftime_now", move |format: &str| strftime(date, format));
+    }
+    environment
+}
+
+/// The date in a form of `strftime`; midnight, where the form has a time.
+fn strftime(date: NaiveDate, format: &str) -> Result<String, Error> {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    write!(out, "{}", date.and_time(chrono::NaiveTime::MIN).format(format)).map_err(|_| {
+        Error::new(ErrorKind::InvalidOperation, format!("`strftime_now` does not know {format:?}"))
+    })?;
+    Ok(out)
+}
+
+/// The error with its line, in one line.
+fn describe(error: &Error) -> String {
+    let what = match (error.kind(), std::error::Error::source(error)) {
+        // The writer's reason.
+        (ErrorKind::WriteFailure, Some(reason)) => reason.to_string(),
+        (kind, _) => error.detail().map_or_else(|| kind.to_string(), ToOwned::to_owned),
+    };
+    match error.line() {
+        Some(line) => format!("line {line} of the chat template: {what}"),
+        None => what,
+    }
+}
+
+/// Output up to a limit.
+struct Limited {
+    bytes: Vec<u8>,
+}
+
+impl std::io::Write for &mut Limited {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_TEXT_BYTES {
+            let message =
+                format!("the text of the conversation has more than {} MiB", MAX_TEXT_BYTES >> 20);
+            return Err(std::io::Error::other(message));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The text without marks, and what is between them.
+fn take_marks(text: &str, rendered: &mut Rendered) -> Result<(), String> {
+    let mut begun = None;
+    let mut rest = text;
+    while let Some(place) = rest.find([BEGIN, END]) {
+        rendered.text.push_str(&rest[..place]);
+        let mark = rest[place..].chars().next().unwrap_or(END);
+        match (mark, begun) {
+            (BEGIN, None) => begun = Some(rendered.text.len()),
+            (END, Some(start)) => {
+                rendered.said.push(start..rendered.text.len());
+                begun = None;
+            }
+            _ => return Err("`{% generation %}` within `{% generation %}`".to_owned()),
+        }
+        rest = &rest[place + mark.len_utf8()..];
+    }
+    rendered.text.push_str(rest);
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -1,0 +1,16 @@
+//! Texts, conversations and their tokens. Knows nothing of samples and batches.
+//!
+//! The crate `tokenizers` does the work; its version is pinned, because its ids are compared with those of the Python
+//! package of the same name (`scripts/prove --only tokenizers`).
+
+#![forbid(unsafe_code)]
+
+mod characters;
+mod chat;
+mod python;
+mod spelling;
+mod tokenizer;
+
+pub use chat::{Rendered, Template, TemplateError};
+pub use spelling::Spelling;
+pub use tokenizer::{Options, Side, TextError, Tokenizer, TokenizerError, Tokens};

@@ -1,0 +1,255 @@
+//! Values of templates as Python writes them: templates are written for Jinja, which prints Python's values.
+
+use std::fmt::Write as _;
+
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+/// The deepest nesting of values that is written.
+const MAX_DEPTH: usize = 128;
+
+/// What `{{ value }}` prints: `str(value)`.
+pub(crate) fn printed(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(String::new()),
+        _ => match value.as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => {
+                let mut out = String::new();
+                write_repr(&mut out, value, 0)?;
+                Ok(out)
+            }
+        },
+    }
+}
+
+/// `repr(value)`.
+fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    check_depth(depth)?;
+    match value.kind() {
+        ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            for (place, item) in value.try_iter()?.enumerate() {
+                out.push_str(if place > 0 { ", " } else { "" });
+                write_repr(out, &item, depth + 1)?;
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (place, key) in value.try_iter()?.enumerate() {
+                out.push_str(if place > 0 { ", " } else { "" });
+                write_repr(out, &key, depth + 1)?;
+                out.push_str(": ");
+                write_repr(out, &value.get_item(&key)?, depth + 1)?;
+            }
+            out.push('}');
+        }
+        _ => write_scalar(out, value, ["None", "True", "False"]),
+    }
+    Ok(())
+}
+
+fn check_depth(depth: usize) -> Result<(), Error> {
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    let message = format!("values are nested more than {MAX_DEPTH} deep");
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// A string in quotes: single ones, unless the string has them and no double ones.
+fn write_quoted(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for letter in text.chars() {
+        match letter {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            letter if letter == quote => {
+                out.push('\\');
+                out.push(letter);
+            }
+            letter if u32::from(letter) < 0x20 || letter == '\x7f' => {
+                // Writing to a String cannot fail, here and below.
+                let _ = write!(out, "\\x{:02x}", u32::from(letter));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push(quote);
+}
+
+/// A value that is no text and no container; `words` are those of null, true and false.
+fn write_scalar(out: &mut String, value: &Value, words: [&str; 3]) {
+    let _ = match value.kind() {
+        ValueKind::None | ValueKind::Undefined => write!(out, "{}", words[0]),
+        ValueKind::Bool => write!(out, "{}", words[if value.is_true() { 1 } else { 2 }]),
+        ValueKind::Number if value.is_integer() => write!(out, "{value}"),
+        ValueKind::Number => match f64::try_from(value.clone()) {
+            Ok(number) => write!(out, "{}", float(number)),
+            Err(_) => write!(out, "{value}"),
+        },
+        _ => write!(out, "{value}"),
+    };
+}
+
+/// A float as Python writes it: the shortest digits that give it back, with an exponent outside of 1e-4 to 1e16.
+fn float(number: f64) -> String {
+    if number == 0.0 || !number.is_finite() {
+        return format!("{number:?}").replace("NaN", "nan");
+    }
+    let size = number.abs();
+    if (1e-4..1e16).contains(&size) {
+        return format!("{number:?}");
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(rest) => ('-', rest),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+/// The filter `tojson` of Transformers: `json.dumps` with `ensure_ascii=False`.
+pub(crate) fn to_json(value: &Value, options: &Kwargs) -> Result<Value, Error> {
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let indent: Option<usize> = options.get("indent")?;
+    let has_lines = indent.is_some();
+    let [item, key] = match separators.as_deref() {
+        Some([item, key]) => [item.clone(), key.clone()],
+        Some(_) => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "`separators` are two texts"));
+        }
+        None => [if has_lines { "," } else { ", " }.to_owned(), ": ".to_owned()],
+    };
+    let json = Json {
+        item,
+        key,
+        indent,
+        is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+        is_sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+    };
+    options.assert_all_used()?;
+    let mut out = String::new();
+    json.write(&mut out, value, 0)?;
+    Ok(Value::from(out))
+}
+
+/// The form of JSON.
+struct Json {
+    /// Between two items.
+    item: String,
+    /// Between a key and its value.
+    key: String,
+    indent: Option<usize>,
+    is_ascii: bool,
+    is_sorted: bool,
+}
+
+impl Json {
+    fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        check_depth(depth)?;
+        match value.kind() {
+            ValueKind::String => self.write_text(out, value.as_str().unwrap_or_default()),
+            ValueKind::Undefined => {
+                let message = "an undefined value has no JSON";
+                return Err(Error::new(ErrorKind::InvalidOperation, message));
+            }
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.write_all(out, ['[', ']'], items.len(), depth, |out, place| {
+                    self.write(out, &items[place], depth + 1)
+                })?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.is_sorted {
+                    keys.sort_by_key(ToString::to_string);
+                }
+                self.write_all(out, ['{', '}'], keys.len(), depth, |out, place| {
+                    self.write_text(out, &keys[place].to_string());
+                    out.push_str(&self.key);
+                    self.write(out, &value.get_item(&keys[place])?, depth + 1)
+                })?;
+            }
+            _ => write_scalar(out, value, ["null", "true", "false"]),
+        }
+        Ok(())
+    }
+
+    fn write_all(
+        &self,
+        out: &mut String,
+        [open, close]: [char; 2],
+        count: usize,
+        depth: usize,
+        mut write: impl FnMut(&mut String, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        out.push(open);
+        for place in 0..count {
+            if place > 0 {
+                out.push_str(&self.item);
+            }
+            self.new_line(out, depth + 1);
+            write(out, place)?;
+        }
+        if count > 0 {
+            self.new_line(out, depth);
+        }
+        out.push(close);
+        Ok(())
+    }
+
+    fn new_line(&self, out: &mut String, depth: usize) {
+        if let Some(indent) = self.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent.min(64) * depth));
+        }
+    }
+
+    fn write_text(&self, out: &mut String, text: &str) {
+        out.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                letter if u32::from(letter) < 0x20 || (self.is_ascii && !letter.is_ascii()) => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                letter => out.push(letter),
+            }
+        }
+        out.push('"');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_printed_as_python_prints_them() {
+        let value = Value::from(minijinja::value::Serde(&serde_json::json!({
+            "a": [1, 2.0, true, null], "b": "it's", "c": {"d\n": "x\"'\\"}, "e": 1e-5, "f": 1e16, "g": 123456.75
+        })));
+        assert_eq!(
+            printed(&value).unwrap(),
+            r#"{'a': [1, 2.0, True, None], 'b': "it's", 'c': {'d\n': 'x"\'\\'}, 'e': 1e-05, 'f': 1e+16, 'g': 123456.75}"#
+        );
+        assert_eq!(printed(&Value::from("text")).unwrap(), "text");
+        assert_eq!(printed(&Value::UNDEFINED).unwrap(), "");
+        assert_eq!(printed(&Value::from(false)).unwrap(), "False");
+    }
+}

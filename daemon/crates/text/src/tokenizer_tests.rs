@@ -1,0 +1,132 @@
+//! Ids against those of the Python package, which `fixtures/make.py` writes.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use super::*;
+
+const KINDS: [&str; 5] = ["byte-level", "sentencepiece", "word-piece", "unigram", "unreachable"];
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn json<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    serde_json::from_slice(&std::fs::read(fixture(name)).unwrap()).unwrap()
+}
+
+fn opened(kind: &str) -> Tokenizer {
+    Tokenizer::open(&fixture(&format!("{kind}.json"))).unwrap()
+}
+
+fn ids(tokenizer: &Tokenizer, text: &str, options: &Options) -> Vec<u32> {
+    let mut tokens = Tokens::default();
+    tokenizer.encode(text, options, &mut tokens).unwrap();
+    tokens.ids().to_vec()
+}
+
+#[test]
+fn ids_are_those_of_the_python_package() {
+    let texts: Vec<String> = json("texts.json");
+    let how = [
+        ("with", Options::new(true, true, None)),
+        ("without", Options::new(false, true, None)),
+        ("as text", Options::new(true, false, None)),
+        ("cut right", Options::new(true, true, Some((7, Side::Right)))),
+        ("cut left", Options::new(true, true, Some((7, Side::Left)))),
+    ];
+    for kind in KINDS {
+        let tokenizer = opened(kind);
+        let expected: HashMap<String, Vec<Vec<u32>>> = json(&format!("{kind}.ids.json"));
+        for (name, options) in &how {
+            for (text, expected) in texts.iter().zip(&expected[*name]) {
+                assert_eq!(ids(&tokenizer, text, options), *expected, "{kind}, {name}: {text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_share_a_tokenizer() {
+    let texts: Vec<String> = json("texts.json");
+    let tokenizer = opened("byte-level");
+    let options = Options::new(true, true, None);
+    let alone: Vec<_> = texts.iter().map(|text| ids(&tokenizer, text, &options)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for (text, expected) in texts.iter().zip(&alone).rev() {
+                    assert_eq!(ids(&tokenizer, text, &options), *expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn hostile_texts_are_tokenized() {
+    let mut hostile = vec!["a".repeat(1 << 20), "\u{fdfa}".repeat(1 << 14), "😀".repeat(1 << 16)];
+    hostile.push((0..1 << 16).map(|code| char::from_u32(code % 32).unwrap()).collect());
+    hostile.push("</s>".repeat(1 << 14));
+    hostile.push(" \u{301}".repeat(1 << 15));
+    let options = Options::new(true, true, None);
+    for kind in KINDS {
+        let tokenizer = opened(kind);
+        for text in &hostile {
+            let found = ids(&tokenizer, text, &options);
+            assert!(!found.is_empty() && found.len() <= 11 * text.len() + 8, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn names_of_tokens_give_their_ids() {
+    let tokenizer = opened("byte-level");
+    let file: Value = json("byte-level.json");
+    let added = file["added_tokens"].as_array().unwrap();
+    for token in added {
+        let id = tokenizer.id_of(token["content"].as_str().unwrap()).unwrap();
+        assert_eq!(u64::from(id), token["id"].as_u64().unwrap());
+    }
+    assert_eq!(tokenizer.id_of("two words"), None);
+}
+
+#[test]
+fn digest_is_that_of_the_file() {
+    let (one, other) = (opened("byte-level"), opened("unreachable"));
+    assert_eq!(
+        *one.digest(),
+        *blake3::hash(&std::fs::read(fixture("byte-level.json")).unwrap()).as_bytes()
+    );
+    assert_ne!(one.digest(), other.digest());
+}
+
+#[test]
+fn unusable_files_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let message = |contents: &str| {
+        std::fs::write(&path, contents).unwrap();
+        Tokenizer::open(&path).unwrap_err().to_string()
+    };
+    for contents in ["", "{", "[]", "{}", r#"{"model": {"type": "Other"}}"#, "\u{0}"] {
+        let message = message(contents);
+        assert!(message.contains("tokenizer.json: not a usable tokenizer.json: "), "{message}");
+    }
+    // A file in which one value has another type.
+    let whole = std::fs::read_to_string(fixture("byte-level.json")).unwrap();
+    for (from, to) in [
+        (r#""merges":["#, r#""merges":[7,"#),
+        (r#""vocab":{"#, r#""vocab":{"another":-1,"#),
+        (r#""vocab":{"#, r#""vocab":{"another":4294967290,"#),
+        (r#""type":"NFC""#, r#""type":"NFX""#),
+        (r#""added_tokens":["#, r#""added_tokens":["a","#),
+    ] {
+        assert!(whole.contains(from), "{from}");
+        let message = message(&whole.replacen(from, to, 1));
+        assert!(message.contains("not a usable tokenizer.json"), "{message}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let message = Tokenizer::open(&path).unwrap_err().to_string();
+    assert!(message.contains("No such file"), "{message}");
+}

@@ -1,0 +1,141 @@
+//! Plans that make tokens of texts. The ids themselves are compared in `forebay-text`.
+
+use super::*;
+
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../text/fixtures/byte-level.json");
+
+fn config(arguments: &str, output: &str) -> Config {
+    plain_config(&format!(
+        "[[stage]]\noperations = [{{ op = \"tokenize\", tokenizer = \"{TOKENIZER}\"{arguments} }}]\n[output]\n{output}"
+    ))
+}
+
+fn numbers(row: &[u8]) -> Vec<i32> {
+    row.as_chunks::<4>().0.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect()
+}
+
+/// The ids of the caption.
+fn ids() -> Vec<i32> {
+    let tokenizer = forebay_text::Tokenizer::open(TOKENIZER.as_ref()).unwrap();
+    let mut tokens = forebay_text::Tokens::default();
+    let options = forebay_text::Options::new(true, true, None);
+    tokenizer.encode("a gräy cat", &options, &mut tokens).unwrap();
+    tokens.ids().iter().map(|id| i32::try_from(*id).unwrap()).collect()
+}
+
+#[test]
+fn text_becomes_a_ragged_row_of_its_tokens() {
+    let dataset = mixed(&["label", "caption"]);
+    let ragged = "caption = { ragged = true, max_bytes = 400 }";
+    let rows = run_all(&config("", ragged), &dataset, &[], 0).unwrap();
+    assert_eq!(numbers(&rows[1]), ids());
+    // Carried through another stage, cast, and under another name with its length.
+    let more = "[[stage]]\noperations = []\n";
+    let config = plain_config(&format!(
+        "[[stage]]\noperations = [{{ op = \"tokenize\", tokenizer = \"{TOKENIZER}\", to = \"input_ids\", length = \"count\" }}]\n{more}[output]\ninput_ids = {{ ragged = true, max_bytes = 400, dtype = \"int64\" }}"
+    ));
+    let plan = SamplePlan::compile(&config, &dataset).unwrap();
+    let names: Vec<&str> = plan.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names, ["label", "input_ids", "count"]);
+    let rows = run_all(&config, &dataset, &[], 0).unwrap();
+    let wide: Vec<i64> =
+        rows[1].as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes)).collect();
+    assert_eq!(wide, ids().into_iter().map(i64::from).collect::<Vec<_>>());
+    assert_eq!(i64::from_ne_bytes(rows[2][..8].try_into().unwrap()), ids().len() as i64);
+}
+
+#[test]
+fn rows_of_max_length_are_cut_and_filled() {
+    let dataset = mixed(&["caption"]);
+    let whole = ids();
+    let short = whole.len() - 2;
+    let run =
+        |arguments: &str| numbers(&run_all(&config(arguments, ""), &dataset, &[], 0).unwrap()[0]);
+    let filled = run(&format!(", max_length = {}, pad = \"<pad>\"", whole.len() + 3));
+    let pad = forebay_text::Tokenizer::open(TOKENIZER.as_ref()).unwrap().id_of("<pad>").unwrap();
+    assert_eq!(filled[..whole.len()], whole);
+    assert_eq!(filled[whole.len()..], [i32::try_from(pad).unwrap(); 3]);
+    let cut = run(&format!(", max_length = {short}, pad = 7"));
+    assert_eq!(
+        (cut.len(), &cut[..short - 1], cut[short - 1]),
+        (short, &whole[..short - 1], *whole.last().unwrap())
+    );
+    let cut = run(&format!(", max_length = {short}, pad = 7, cut = \"left\""));
+    assert_eq!((cut[0], &cut[1..]), (whole[0], &whole[3..]));
+    // Without `pad` the longest row is known, so `max_bytes` is not needed.
+    let ragged = config(&format!(", max_length = {short}"), "caption = { ragged = true }");
+    assert_eq!(run_all(&ragged, &dataset, &[], 0).unwrap()[0].len(), 4 * short);
+}
+
+#[test]
+fn digest_of_the_tokenizer_is_part_of_the_fingerprint_and_its_path_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.json");
+    std::fs::copy(TOKENIZER, &copy).unwrap();
+    let dataset = mixed(&["caption"]);
+    let print = |path: &str| {
+        let config = plain_config(&format!(
+            "[[stage]]\noperations = [{{ op = \"tokenize\", tokenizer = \"{path}\", max_length = 4, pad = 0 }}]"
+        ));
+        let plan = SamplePlan::compile(&config, &dataset).unwrap();
+        config.fingerprint(plan.file_digests(), plan.batch_operations())
+    };
+    let before = print(copy.to_str().unwrap());
+    assert_eq!(before, print(TOKENIZER));
+    std::fs::copy(TOKENIZER.replace("byte-level", "word-piece"), &copy).unwrap();
+    assert_ne!(before, print(copy.to_str().unwrap()));
+}
+
+#[test]
+fn mistakes_name_their_argument() {
+    let refused = |fields: &[&str], arguments: &str| {
+        SamplePlan::compile(&config(arguments, ""), &mixed(fields)).unwrap_err().to_string()
+    };
+    for (fields, arguments, expected) in [
+        (&["caption"][..], ", pad = 0", "give `max_length` too"),
+        (&["caption"], ", cut = \"left\"", "give `max_length` too"),
+        (
+            &["caption"],
+            ", max_length = 4, pad = \"<none>\"",
+            "has no token \"<none>\"; give its number",
+        ),
+        (
+            &["caption", "label"],
+            ", max_length = 4, to = \"label\"",
+            "there is a field `label` already",
+        ),
+        (
+            &["caption", "label"],
+            ", max_length = 4, length = \"label\"",
+            "there is a field `label` already",
+        ),
+        (&["label"], "", "`tokenize` needs a text, and the dataset has none"),
+        (
+            &["caption", "label"],
+            ", field = \"label\"",
+            "needs a text, but field `label` is not one",
+        ),
+        (&["caption"], ", tokeniser = 1", "operations[0].tokenizer`?"),
+    ] {
+        let message = refused(fields, arguments);
+        assert!(message.contains(expected), "{arguments}: {message}");
+    }
+    let missing =
+        plain_config("[[stage]]\noperations = [{ op = \"tokenize\", tokenizer = \"/none.json\" }]");
+    let message = SamplePlan::compile(&missing, &mixed(&["caption"])).unwrap_err().to_string();
+    assert!(message.contains("/none.json: No such file"), "{message}");
+}
+
+#[test]
+fn a_text_above_max_bytes_is_a_bad_sample() {
+    let refused = run_all(
+        &config(", max_length = 4, pad = 0, max_bytes = 8", ""),
+        &mixed(&["caption"]),
+        &[],
+        0,
+    );
+    assert_eq!(
+        refused.unwrap_err().0,
+        "the text has 11 bytes, more than `max_bytes` of `tokenize`, 8"
+    );
+}
