@@ -20,7 +20,7 @@ impl Config {
     /// `batch_operations` are the name and the arguments of each operation on complete batches, in order.
     pub fn fingerprint<'o>(
         &self,
-        files: impl IntoIterator<Item = &'o [u8; 32]>,
+        files: impl IntoIterator<Item = [u8; 32]>,
         batch_operations: impl IntoIterator<Item = (&'o str, String)>,
     ) -> [u8; 32] {
         let mut hashers: [_; CONFIG_PARTS.len()] = CONFIG_PARTS.map(blake3::Hasher::new_derive_key);
@@ -46,7 +46,7 @@ impl Config {
         for digest in files {
             // Not the tag of a value, so it differs from every operation.
             operations.update(b"F");
-            operations.update(digest);
+            operations.update(&digest);
         }
         for (name, arguments) in batch_operations {
             // Not the tag of a value, so it differs from every operation above.

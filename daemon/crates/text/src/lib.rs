@@ -11,6 +11,8 @@ mod python;
 mod spelling;
 mod tokenizer;
 
+pub use chrono::NaiveDate as Date;
+
 pub use chat::{Rendered, Template, TemplateError};
 pub use spelling::Spelling;
 pub use tokenizer::{Options, Side, TextError, Tokenizer, TokenizerError, Tokens};

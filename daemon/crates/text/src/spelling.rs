@@ -11,6 +11,7 @@ use serde_json::Value;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 use crate::characters::byte_of;
+use crate::tokenizer::read_file;
 
 /// SentencePiece's mark of a space.
 const SPACE: &str = "▁";
@@ -34,6 +35,14 @@ pub struct Spelling {
 }
 
 impl Spelling {
+    /// Of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or as [`from_json`](Self::from_json).
+    pub fn open(path: &std::path::Path) -> Result<Self, String> {
+        Self::from_json(&read_file(path).map_err(|error| error.to_string())?)
+    }
+
     /// Of the contents of a `tokenizer.json`.
     ///
     /// # Errors

@@ -130,14 +130,7 @@ impl Tokenizer {
     /// # Errors
     /// The file cannot be read, or is not a tokenizer that is supported.
     pub fn open(path: &Path) -> Result<Self, TokenizerError> {
-        let unread = |source| TokenizerError::Read { path: path.to_owned(), source };
-        let file = std::fs::File::open(path).map_err(unread)?;
-        let mut json = Vec::new();
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut json).map_err(unread)?;
-        if json.len() as u64 > MAX_FILE_BYTES {
-            return Err(TokenizerError::TooLarge { path: path.to_owned() });
-        }
-        Self::from_json(&json)
+        Self::from_json(&read_file(path)?)
             .map_err(|reason| TokenizerError::Contents { path: path.to_owned(), reason })
     }
 
@@ -187,6 +180,18 @@ impl Tokenizer {
             _ => None,
         }
     }
+}
+
+/// The contents of a `tokenizer.json`.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    let unread = |source| TokenizerError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(unread)?;
+    let mut json = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut json).map_err(unread)?;
+    if json.len() as u64 > MAX_FILE_BYTES {
+        return Err(TokenizerError::TooLarge { path: path.to_owned() });
+    }
+    Ok(json)
 }
 
 /// Refuses ids for which tables would not fit into memory: the engine has a place for each id up to the largest.

@@ -33,7 +33,7 @@ pub(crate) trait Operation: Debug + Send + Sync {
 
     /// The digest of the file that determines its results, if any. Part of the stream's fingerprint in place of the file's
     /// path.
-    fn file_digest(&self) -> Option<&[u8; 32]> {
+    fn file_digest(&self) -> Option<[u8; 32]> {
         None
     }
 

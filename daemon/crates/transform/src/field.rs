@@ -27,9 +27,8 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
-    /// The ids of the last text.
     #[cfg(feature = "text")]
-    pub tokens: forebay_text::Tokens,
+    pub texts: crate::texts::TextTools,
     arrays: Vec<ArrayBuffer>,
 }
 
@@ -44,7 +43,7 @@ impl Tools {
         let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
         let kept = self.image.kept_bytes() + self.reordered.capacity() + self.sounds.kept_bytes();
         #[cfg(feature = "text")]
-        let kept = kept + self.tokens.kept_bytes();
+        let kept = kept + self.texts.kept_bytes();
         if kept + arrays > KEPT_BYTES {
             self.sounds = SoundTools::default();
             self.image.give_back();
@@ -52,7 +51,7 @@ impl Tools {
             self.arrays.clear();
             #[cfg(feature = "text")]
             {
-                self.tokens = forebay_text::Tokens::default();
+                self.texts = crate::texts::TextTools::default();
             }
         }
     }

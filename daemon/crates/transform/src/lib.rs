@@ -29,6 +29,8 @@ mod row;
 mod row_tensors;
 mod shared_fields;
 mod task;
+#[cfg(feature = "text")]
+mod texts;
 mod weighted;
 
 pub use allocator::give_back_large_buffers;

@@ -4,6 +4,8 @@ pub(super) mod auto_augment;
 pub(super) mod batch_choice;
 pub(super) mod batch_mixes;
 pub(super) mod batch_python;
+#[cfg(feature = "text")]
+pub(super) mod chat;
 pub(super) mod color_jitter;
 pub(super) mod crop;
 pub(super) mod decode_image;

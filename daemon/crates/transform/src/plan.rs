@@ -115,7 +115,7 @@ impl SamplePlan {
     }
 
     /// The digests of the files that operations on samples read, in the order of the operations.
-    pub fn file_digests(&self) -> impl Iterator<Item = &[u8; 32]> {
+    pub fn file_digests(&self) -> impl Iterator<Item = [u8; 32]> {
         let operations = self.stages.iter().filter_map(|stage| match &stage.body {
             StageBody::Native(operations) => Some(operations),
             StageBody::Python(_) => None,

@@ -8,13 +8,13 @@ use super::contract::{FieldTypes, Operation};
 use super::operations::for_tests;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
-#[cfg(feature = "text")]
-use super::operations::tokenize;
 use super::operations::{
     auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image, delay,
     gaussian_blur, grayscale, normalize, pad, random_erasing, random_flip, random_levels,
     random_lists, random_resized_crop, resize, views, warps,
 };
+#[cfg(feature = "text")]
+use super::operations::{chat, tokenize};
 use forebay_keys::{ConfigError, Keys, Located, Section, Table, nearest};
 
 /// Reads an operation's arguments and changes the fields as the operation will.
@@ -113,11 +113,13 @@ const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
     (normalize::Arguments::TABLE, normalize::compile, None),
     #[cfg(feature = "text")]
     (tokenize::Arguments::TABLE, tokenize::compile, None),
+    #[cfg(feature = "text")]
+    (chat::Arguments::TABLE, chat::compile, None),
     (delay::Arguments::TABLE, delay::compile, None),
 ];
 
 /// Operations of optional features, and the feature.
-const OPTIONAL: &[(&str, &str)] = &[("tokenize", "text")];
+const OPTIONAL: &[(&str, &str)] = &[("tokenize", "text"), ("chat", "text")];
 
 /// Reads a batch operation's arguments. The last parameter compiles nested entries.
 type CompileBatch = fn(&mut Section, CompileBatchEntry) -> Result<BatchEntry, ConfigError>;

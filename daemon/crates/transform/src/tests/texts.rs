@@ -97,7 +97,7 @@ fn mistakes_name_their_argument() {
         (
             &["caption"],
             ", max_length = 4, pad = \"<none>\"",
-            "has no token \"<none>\"; give its number",
+            "the tokenizer has no token \"<none>\"; give its number",
         ),
         (
             &["caption", "label"],
@@ -138,4 +138,72 @@ fn a_text_above_max_bytes_is_a_bad_sample() {
         refused.unwrap_err().0,
         "the text has 11 bytes, more than `max_bytes` of `tokenize`, 8"
     );
+}
+
+const TEMPLATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../text/fixtures/templates");
+const CHAT: &str =
+    r#"[{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "a gräy cat"}]"#;
+const MARKED: &str = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+
+fn conversations() -> InMemory {
+    InMemory::new([("chat", FieldKind::Text)], |_, _, _| FieldValue::Text(CHAT.into()))
+}
+
+fn chat(template: &str, arguments: &str) -> Result<Vec<Vec<u8>>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("chat_template.jinja");
+    std::fs::write(&path, template).unwrap();
+    let config = plain_config(&format!(
+        "[[stage]]\noperations = [{{ op = \"chat\", template = {path:?}, tokenizer = {TOKENIZER:?}{arguments} }}]"
+    ));
+    let dataset = conversations();
+    SamplePlan::compile(&config, &dataset).map_err(|error| error.to_string())?;
+    run_all(&config, &dataset, &[], 0).map_err(|defect| defect.0)
+}
+
+#[test]
+fn conversation_becomes_its_tokens_and_labels_of_what_the_model_says() {
+    let rows = chat(MARKED, ", max_length = 40, pad = 0, labels = \"labels\", length = \"count\"")
+        .unwrap();
+    let (ids, labels) = (numbers(&rows[0]), numbers(&rows[1]));
+    let count = usize::try_from(i64::from_ne_bytes(rows[2][..8].try_into().unwrap())).unwrap();
+    // Without the tokens around a text: the caption of the other tests, after the question.
+    let caption = &super::texts::ids()[1..];
+    let caption = &caption[..caption.len() - 1];
+    let question = count - caption.len();
+    assert_eq!(&ids[question..count], caption);
+    assert_eq!(ids[count..], vec![0; 40 - count]);
+    assert_eq!(&labels[question..count], caption);
+    assert!(labels[..question].iter().chain(&labels[count..]).all(|label| *label == -100));
+    // Cut from either end, ids and labels alike.
+    for (side, kept) in [("right", 0..4), ("left", count - 4..count)] {
+        let arguments = format!(", max_length = 4, pad = 0, labels = \"labels\", cut = {side:?}");
+        let rows = chat(MARKED, &arguments).unwrap();
+        assert_eq!(
+            (numbers(&rows[0]), numbers(&rows[1])),
+            (ids[kept.clone()].to_vec(), labels[kept].to_vec())
+        );
+    }
+}
+
+#[test]
+fn templates_that_cannot_be_used_are_refused() {
+    let row = ", max_length = 4, pad = 0";
+    for (template, arguments, expected) in [
+        ("{{ messages }}", ", labels = \"labels\"", "does not mark what the model says"),
+        ("{{ strftime_now('%d') }}", "", "give it as `date = \"2024-07-26\"`"),
+        ("{{ messages }}", ", date = \"26 July\"", "a date such as"),
+        ("{% if %}", "", "line 1 of the chat template"),
+        ("{{ raise_exception('no') }}", "", "line 1 of the chat template: no"),
+    ] {
+        let message = chat(template, &format!("{row}{arguments}")).unwrap_err();
+        assert!(message.contains(expected), "{template}: {message}");
+    }
+    assert!(chat("{{ strftime_now('%d') }}", &format!("{row}, date = \"2024-07-26\"")).is_ok());
+    let word_piece = plain_config(&format!(
+        "[[stage]]\noperations = [{{ op = \"chat\", template = \"{TEMPLATES}/marked-chatml.json\", tokenizer = \"{}\", labels = \"labels\" }}]",
+        TOKENIZER.replace("byte-level", "word-piece")
+    ));
+    let message = SamplePlan::compile(&word_piece, &conversations()).unwrap_err().to_string();
+    assert!(message.contains("a BPE model"), "{message}");
 }

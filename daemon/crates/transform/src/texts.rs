@@ -1,0 +1,215 @@
+//! What operations on texts share: the text of a field, the names of their results, and rows of ids.
+
+use crate::contract::{FieldType, FieldTypes, Sample};
+use crate::field::FieldInProgress;
+use forebay_dataset::{Defect, FieldKind};
+use forebay_keys::{ConfigError, Section, words};
+use forebay_media::array::ArrayBuffer;
+use forebay_protocol::tensor::{DType, MAX_NAME_BYTES};
+use forebay_text::Side;
+
+/// Memory while a text is tokenized, for each of its bytes: the normalised text, the words' places, and 48 bytes for each
+/// character of the longest word, which may be all of the text.
+pub(crate) const SCRATCH_PER_BYTE: u64 = 64;
+/// The default of `max_bytes`.
+pub(crate) const MAX_TEXT_BYTES: u64 = 16 << 20;
+/// The type of ids.
+pub(crate) const IDS: DType = DType::I32;
+
+words! {
+    /// The end that is cut off a text that is too long.
+    pub(crate) enum Cut {
+        /// Its end.
+        Right = "right",
+        /// Its beginning.
+        Left = "left",
+    }
+}
+
+impl From<Cut> for Side {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Right => Self::Right,
+            Cut::Left => Self::Left,
+        }
+    }
+}
+
+forebay_keys::kinds! {
+    /// A token by its name or its number.
+    PadToken as PadToken: "a token's name or number, such as \"<pad>\" or 0", type "a text or a whole number";
+    read(value) {
+        match value {
+            forebay_keys::Value::String(name) => Some(PadToken::Name(name.clone())),
+            forebay_keys::Value::Integer(id) => u32::try_from(*id).ok().map(PadToken::Id),
+            _ => None,
+        }
+    }
+    write(out) {
+        match out {
+            PadToken::Name(name) => String::write(name),
+            PadToken::Id(id) => forebay_keys::Value::Integer((*id).into()),
+        }
+    }
+    schema { "type": ["string", "integer"], "minimum": 0 }
+}
+
+/// A token in the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PadToken {
+    Name(String),
+    Id(u32),
+}
+
+impl PadToken {
+    /// Its id.
+    ///
+    /// # Errors
+    /// The tokenizer has no token of this name.
+    pub(crate) fn id(self, tokenizer: &forebay_text::Tokenizer) -> Result<u32, String> {
+        match self {
+            Self::Id(id) => Ok(id),
+            Self::Name(name) => tokenizer
+                .id_of(&name)
+                .ok_or_else(|| format!("the tokenizer has no token {name:?}; give its number")),
+        }
+    }
+}
+
+/// What a work thread keeps from text to text.
+#[derive(Debug, Default)]
+pub(crate) struct TextTools {
+    /// The ids of the last text.
+    pub tokens: forebay_text::Tokens,
+    /// The last conversation.
+    pub rendered: forebay_text::Rendered,
+    /// By token of it, whether the model says it.
+    pub is_said: Vec<bool>,
+}
+
+impl TextTools {
+    /// The memory that it keeps.
+    pub(crate) const fn kept_bytes(&self) -> usize {
+        self.tokens.kept_bytes() + self.rendered.text.capacity() + self.is_said.capacity()
+    }
+}
+
+/// The length of the rows of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowLength {
+    /// The most ids.
+    pub most: Option<usize>,
+    /// The id that fills a row up to `most`.
+    pub fill: Option<u32>,
+}
+
+impl RowLength {
+    /// Checks `pad` and `cut`, which need `max_length`.
+    pub(crate) fn check(section: &Section, most: Option<usize>) -> Result<(), ConfigError> {
+        let unlimited = ["pad", "cut"].into_iter().filter(|_| most.is_none());
+        match unlimited.into_iter().find(|key| section.location_of(key).is_some()) {
+            Some(key) => {
+                let message = format!(
+                    "`{}` is for rows of `max_length`; give `max_length` too",
+                    section.key_path(key)
+                );
+                Err(section.error_at(key, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What a field of ids is, and its longest row in bytes.
+    pub(crate) fn kind(self) -> (FieldType, Option<u64>) {
+        let most = self.most.map(|most| most as u64);
+        let kind = match (self.fill, most) {
+            (Some(_), Some(length)) => FieldKind::Array { dtype: IDS, shape: vec![length] },
+            _ => FieldKind::RaggedArray { dtype: IDS, row_shape: Vec::new() },
+        };
+        (FieldType::Raw(kind), most.map(|most| most.saturating_mul(IDS.size_bytes())))
+    }
+
+    /// Writes a row, filled with `fill` where rows have one length.
+    pub(crate) fn write(
+        self,
+        ids: impl ExactSizeIterator<Item = i32>,
+        fill: i32,
+        row: &mut ArrayBuffer,
+    ) {
+        let padded = match (self.fill, self.most) {
+            (Some(_), Some(most)) => most.saturating_sub(ids.len()),
+            _ => 0,
+        };
+        row.dtype = IDS;
+        row.shape.clear();
+        row.shape.push((ids.len() + padded) as u64);
+        row.bytes.clear();
+        row.bytes.extend(ids.flat_map(i32::to_ne_bytes));
+        row.bytes.extend(std::iter::repeat_n(fill.to_ne_bytes(), padded).flatten());
+    }
+}
+
+/// An id as the type of rows has it: ids are far below 2³¹.
+pub(crate) const fn as_element(id: u32) -> i32 {
+    id.cast_signed()
+}
+
+/// Gives a field another name.
+///
+/// # Errors
+/// Another field has the name, or it is no name of a tensor.
+pub(crate) fn rename(fields: &mut FieldTypes, field: usize, name: String) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(format!("a field's name has 1 to {MAX_NAME_BYTES} bytes"));
+    }
+    if fields.present().any(|(other, plan)| other != field && plan.name == name) {
+        return Err(format!("there is a field `{name}` already"));
+    }
+    fields.fields[field].name = name;
+    Ok(())
+}
+
+/// Adds a field that the operation makes in this stage.
+///
+/// # Errors
+/// There is a field of this name; the error is at the key that gives the name.
+pub(crate) fn add(
+    section: &Section,
+    key: &str,
+    fields: &mut FieldTypes,
+    (name, kind): (Option<String>, FieldType),
+) -> Result<Option<usize>, ConfigError> {
+    let Some(name) = name else { return Ok(None) };
+    let added = fields.add(&name, kind).map_err(|message| section.error_at(key, message))?;
+    fields.fields[added].last_stage = Some(fields.stage);
+    Ok(Some(added))
+}
+
+/// Writes a number of tokens into a field.
+pub(crate) fn set_length(sample: &mut Sample<'_, '_>, field: Option<usize>, count: usize) {
+    if let Some(field) = field {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        sample.fields[field] = FieldInProgress::Number(DType::I64, count.to_ne_bytes());
+    }
+}
+
+/// The text in a field of a sample.
+///
+/// # Errors
+/// It is longer than `most` bytes, or not UTF-8.
+pub(crate) fn text_of<'s>(
+    field: &'s FieldInProgress<'_>,
+    operation: &str,
+    most: u64,
+) -> Result<&'s str, Defect> {
+    let FieldInProgress::Bytes(text) = field else {
+        return Err(Defect(format!("`{operation}` found no text")));
+    };
+    if text.len() as u64 > most {
+        return Err(Defect(format!(
+            "the text has {} bytes, more than `max_bytes` of `{operation}`, {most}",
+            text.len()
+        )));
+    }
+    std::str::from_utf8(text).map_err(|error| Defect(format!("the text is not UTF-8: {error}")))
+}
