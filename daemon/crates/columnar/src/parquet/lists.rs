@@ -5,11 +5,12 @@
 //! them, if the page is plain: then they stay in the file, or in the compressed page if they are many. Others are kept
 //! in the index, and so are rows on several pages.
 
-use super::pages::{KEPT_VALUE_BYTES, Levels, PLAIN, Page, Pages, Source};
+use super::pages::{KEPT_VALUE_BYTES, Levels, PLAIN, Page, Pages, REWRITE, Source};
 use super::runs::Runs;
 use super::schema::FIXED;
 use crate::{Cell, dtype};
 use forebay_dataset::error::DatasetError;
+use forebay_index::window::MAX_PART_BYTES;
 
 /// The maximum number of levels of a page, which are held in memory together.
 pub(super) const MAX_PAGE_LEVELS: u64 = 1 << 24;
@@ -267,11 +268,22 @@ impl Pages<'_, '_> {
             }
             Source::Memory(_, Some(place)) if length > KEPT_VALUE_BYTES => place.cell(from, length),
             Source::Memory(bytes, _) => {
+                self.check_kept(length as u64)?;
                 self.keep(length as u64 + 4)?;
                 Cell::Value(bytes[from..from + length].to_vec())
             }
             Source::File(..) => Cell::Value(Vec::new()),
         })
+    }
+
+    /// Refuses a list that is too long to be kept in the index.
+    fn check_kept(&mut self, bytes: u64) -> Result<(), DatasetError> {
+        match bytes > MAX_PART_BYTES {
+            true => Err(self.not_read(format!(
+                "a list of it has {bytes} bytes, and of its pages at most {MAX_PART_BYTES} are read at once; {REWRITE}"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// The cell of a row with `more` elements at the start of another page.
@@ -285,6 +297,12 @@ impl Pages<'_, '_> {
             return Ok(cell);
         }
         let length = more * width;
+        let before = match &cell {
+            Cell::At { length, .. } => *length,
+            Cell::Value(value) => value.len() as u64,
+            _ => bytes.len() as u64,
+        };
+        self.check_kept(before.saturating_add(length as u64))?;
         let mut all = match cell {
             Cell::At { offset, length } => {
                 self.keep(length + 4)?;

@@ -134,6 +134,7 @@ impl<'a, 'f> Nested<'a, 'f> {
                 true => {
                     self.text.clear();
                     self.write_there(node)?;
+                    self.check_length(0)?;
                     let bytes = self.text.len() as u64 + 4;
                     let left = self.budget.checked_sub(bytes).ok_or_else(|| {
                         self.fault(
@@ -232,14 +233,20 @@ impl<'a, 'f> Nested<'a, 'f> {
         Ok(())
     }
 
-    /// Writes a value, or null.
-    fn write(&mut self, node: &Node) -> Result<(), DatasetError> {
-        if self.text.len() > json::MAX_BYTES {
-            return Err(self.fault(&format!(
+    /// Refuses a row whose JSON has `more` bytes than it may have, or more.
+    fn check_length(&self, more: usize) -> Result<(), DatasetError> {
+        match self.text.len().saturating_add(more) > json::MAX_BYTES {
+            true => Err(self.fault(&format!(
                 "a row has more than {} bytes as JSON, which are not read",
                 json::MAX_BYTES
-            )));
+            ))),
+            false => Ok(()),
         }
+    }
+
+    /// Writes a value, or null.
+    fn write(&mut self, node: &Node) -> Result<(), DatasetError> {
+        self.check_length(0)?;
         if self.reaches(node, node.level)? {
             return self.write_there(node);
         }
@@ -300,6 +307,7 @@ impl<'a, 'f> Nested<'a, 'f> {
                 json::write_number(&mut self.text, name, bytes)
             }
             (Some((Cell::Value(text), _)), _) => {
+                self.check_length(text.len())?;
                 json::write_text(&mut self.text, text);
                 true
             }

@@ -266,22 +266,33 @@ impl<'e> Found<'e> {
             };
             return Ok(self.offer(node, name, around, first));
         }
-        let mut fields = Vec::new();
+        let (mut fields, json) = (Vec::new(), self.json.len());
         for place in 0..element.children {
             let field = around.field.filter(|field| field.kind == Kind::Struct);
             let field = field.and_then(|field| field.children.get(place));
             fields.push(self.add(&Around { above: &name, field, ..*around })?);
         }
         let node = self.node(element.name, around.level, NodeKind::Struct(fields), first.0);
-        let node = match element.is_map() {
-            true => Arc::new(Node { fault: Some(json::fault(&name, "a map").into()), ..node }),
-            false => Arc::new(node),
-        };
+        if element.is_map() {
+            self.json.truncate(json);
+            return Ok(self.refuse_map(node, &name, first.1));
+        }
+        let node = Arc::new(node);
         if self.is_picture(&name, first) {
             self.name_picture(name, around.features, first.1);
             return Ok(node);
         }
         Ok(self.offer(node, name, around, first))
+    }
+
+    /// Makes the columns of a map one column that is not read, as in Arrow.
+    fn refuse_map(&mut self, node: Node, name: &str, first: usize) -> Arc<Node> {
+        self.leaves.truncate(first + 1);
+        if let Some(leaf) = self.leaves.get_mut(first) {
+            let why = "it is a map; write it as JSON text".to_owned();
+            leaf.column = TableColumn::new(name, Encoding::Unread(why));
+        }
+        Arc::new(Node { fault: Some(json::fault(name, "a map").into()), ..node })
     }
 
     /// Whether the repeated part of a list is the element itself, as old writers have it.
