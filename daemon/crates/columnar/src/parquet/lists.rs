@@ -41,9 +41,8 @@ impl Counts<'_> {
     /// not its length.
     fn begin(&mut self, list: usize) -> bool {
         let is_sound = self.end(list);
-        match list.checked_sub(1).and_then(|list| self.counts.get_mut(list)) {
-            Some(count) => *count += 1,
-            None => {}
+        if let Some(count) = list.checked_sub(1).and_then(|list| self.counts.get_mut(list)) {
+            *count += 1;
         }
         self.counts.iter_mut().skip(list).for_each(|count| *count = 1);
         is_sound
@@ -51,10 +50,8 @@ impl Counts<'_> {
 
     /// Ends the lists from number `list` on, without the outermost, whose length the array's form checks.
     fn end(&self, list: usize) -> bool {
-        let inner = self.sizes.iter().zip(&self.counts).skip(list.max(1));
-        inner.fold(true, |is, (size, count)| {
-            is && (*count == 0 || size.is_none_or(|size| size == *count))
-        })
+        let mut inner = self.sizes.iter().zip(&self.counts).skip(list.max(1));
+        inner.all(|(size, count)| *count == 0 || size.is_none_or(|size| size == *count))
     }
 
     fn clear(&mut self) {
@@ -325,8 +322,8 @@ fn inner_lists_have_the_length_of_the_schema() {
     let sizes = [None, Some(2), Some(3)];
     let check = |repetitions: &[usize]| {
         let mut counts = Counts { sizes: &sizes, counts: vec![0; 3] };
-        let is_sound = repetitions.iter().fold(true, |is, list| counts.begin(*list) && is);
-        counts.end(0) && is_sound
+        let begun: Vec<bool> = repetitions.iter().map(|list| counts.begin(*list)).collect();
+        counts.end(0) && !begun.contains(&false)
     };
     assert!(check(&[]));
     let row = [0, 3, 3, 2, 3, 3];
