@@ -288,8 +288,8 @@ impl<'a, 'f> Nested<'a, 'f> {
     fn goes_on(&mut self, node: &Node, repetition: u32) -> Result<bool, DatasetError> {
         let mut all = None;
         for place in node.stored.clone() {
-            let next = self.head(place)?.map_or(0, |(next, _)| next);
-            if next > repetition || *all.get_or_insert(next == repetition) != (next == repetition) {
+            let goes_on = self.head(place)?.is_some_and(|(next, _)| next == repetition);
+            if *all.get_or_insert(goes_on) != goes_on {
                 return Err(self.disagree());
             }
         }
