@@ -6,6 +6,7 @@
 
 mod batch;
 mod flatbuffer;
+mod nested;
 mod packed;
 mod schema;
 
@@ -14,7 +15,7 @@ use std::ops::ControlFlow;
 use self::batch::Batch;
 use self::flatbuffer::{Broken, Table};
 use self::packed::Budget;
-pub(crate) use self::schema::TimeUnit;
+pub(crate) use self::schema::{Field, Kind, TimeUnit};
 use self::schema::{Leaf, Schema};
 use crate::{Cell, Reader, Reads, TableColumn, Visit};
 use forebay_dataset::error::DatasetError;
@@ -102,10 +103,21 @@ pub(crate) fn walk(
 
 /// The units of a schema's times by column name, from a message with the schema; `None`: not such a message.
 pub(crate) fn time_units(message: &[u8]) -> Option<Vec<(String, TimeUnit)>> {
+    schema::time_units(&header_of(message)?.1).ok()
+}
+
+/// The fields of a schema, from a message with it.
+pub(crate) fn fields(message: &[u8]) -> Option<Vec<Field>> {
+    let (version, header) = header_of(message)?;
+    schema::fields(&header, version).ok()
+}
+
+/// The version and the header of a message.
+fn header_of(message: &[u8]) -> Option<(i16, Table<'_>)> {
     // Before version 0.15, messages had no such prefix.
     let message = message.strip_prefix(&HEAD).unwrap_or(message);
-    let header = Table::root(message.get(4..)?).ok()?.table(2).ok()??;
-    schema::time_units(&header).ok()
+    let table = Table::root(message.get(4..)?).ok()?;
+    Some((table.i16(0, 0).ok()?, table.table(2).ok()??))
 }
 
 fn columns(file: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
@@ -145,14 +157,14 @@ fn rows(
             let values = batch.rows.saturating_mul(leaves.len().max(1) as u64);
             budget.count(values).map_err(fault)?;
         }
-        visit_batch((&batch, &budget), &leaves, window, &mut row, visit)
+        visit_batch((&batch, &budget), (&leaves, &schema.fields), window, &mut row, visit)
     })
 }
 
 /// Visits the rows of a batch.
 fn visit_batch(
     (batch, budget): (&Batch<'_>, &Budget),
-    leaves: &[&Leaf],
+    (leaves, fields): (&[&Leaf], &[Field]),
     window: &mut Window<'_>,
     row: &mut u64,
     visit: Visit<'_>,
@@ -164,7 +176,7 @@ fn visit_batch(
         let end = batch.rows.min(start + ROWS_AT_ONCE);
         for (leaf, column) in leaves.iter().zip(&mut columns) {
             column.clear();
-            batch.cells(window, leaf, (start..end, budget), column)?;
+            batch.cells(window, (leaf, fields), (start..end, budget), column)?;
         }
         for place in 0..usize::try_from(end - start).unwrap_or(0) {
             cells.clear();

@@ -29,6 +29,21 @@ pub struct TableColumn {
     /// Whether its values are paths of pictures that the file does not contain. The parent struct is the pictures'
     /// column.
     pub is_path: bool,
+    /// Whether a table has a field of it if the configuration names none.
+    pub inferred: Inferred,
+}
+
+/// Whether a table without `[dataset.fields]` has a field of a column. Columns that could not be read when such tables
+/// were first opened stay left out, so that their batches stay the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Inferred {
+    /// It has.
+    #[default]
+    Field,
+    /// It has none, and a warning with this reason.
+    LeftOut(String),
+    /// It has none, and nothing is said of it: its parts are columns of their own.
+    Unmentioned,
 }
 
 impl TableColumn {
@@ -36,6 +51,12 @@ impl TableColumn {
     #[must_use]
     pub fn new(name: &str, encoding: Encoding) -> Self {
         let column = Column { name: name.to_owned(), encoding, bytes: None };
-        Self { column, classes: Arc::default(), is_known: false, is_path: false }
+        Self {
+            column,
+            classes: Arc::default(),
+            is_known: false,
+            is_path: false,
+            inferred: Inferred::Field,
+        }
     }
 }

@@ -13,12 +13,14 @@ mod encoding;
 mod features;
 #[doc(hidden)]
 pub mod fuzzing;
+mod json;
+mod lists;
 mod names;
 pub mod parquet;
 mod reader;
 
 pub use cell::{Cell, PackedCell};
-pub use column::{Column, TableColumn};
+pub use column::{Column, Inferred, TableColumn};
 pub use encoding::{ArrayForm, Encoding, Number, check_length, dtype, lit_dtype, lit_tensor_dtype};
 pub(crate) use features::{Feature, Features, HUGGINGFACE, SharedClasses};
 pub(crate) use names::{MAX_COLUMNS, NameSizes};

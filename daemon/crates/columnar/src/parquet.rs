@@ -2,20 +2,27 @@
 //!
 //! The footer ([`footer`]) locates the parts of each column. Page headers, levels and lengths ([`pages`]) are read
 //! once. Images and other bytes are then read alone, or unpacked from a compressed page; numbers and short texts are
-//! kept in the index.
+//! kept in the index. Lists of numbers ([`lists`]) are located in the same way; other lists, and structs, become JSON
+//! ([`nested`]), which is kept in the index.
 
 mod delta;
 mod differences;
+mod elements;
 mod footer;
 mod hybrid;
+mod lists;
+mod nested;
 mod pages;
 mod runs;
+mod schema;
 mod thrift;
 mod times;
 
 use self::footer::Footer;
+use self::nested::Nested;
 use self::pages::Pages;
 use self::runs::Rows;
+use self::schema::{JsonColumn, Leaf, Schema};
 use crate::{Cell, Reader, Reads, TableColumn, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::{Bytes, Window, WindowSize};
@@ -38,12 +45,29 @@ pub const READER: Reader = Reader { columns, rows };
 
 fn columns(file: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
     let footer = Footer::read(&mut Window::new(file, WindowSize::fixed(TAIL_BYTES)))?;
-    Ok(footer.leaves.into_iter().map(|leaf| leaf.column).collect())
+    let Schema { leaves, json, .. } = footer.schema;
+    let leaves = leaves.into_iter().map(|leaf| leaf.column);
+    Ok(leaves.chain(json.into_iter().map(|json| json.column)).collect())
+}
+
+/// A column that is read.
+#[derive(Clone, Copy)]
+enum Wanted<'s> {
+    Leaf(&'s Leaf),
+    Json(&'s JsonColumn),
+}
+
+/// The column with an index among [`columns`].
+fn wanted(schema: &Schema, place: usize) -> Option<Wanted<'_>> {
+    match place.checked_sub(schema.leaves.len()) {
+        None => schema.leaves.get(place).map(Wanted::Leaf),
+        Some(place) => schema.json.get(place).map(Wanted::Json),
+    }
 }
 
 fn rows(
     file: &dyn Bytes,
-    wanted: &[usize],
+    places: &[usize],
     Reads { piece, is_local }: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
@@ -51,7 +75,8 @@ fn rows(
     let mut window = Window::new(file, WindowSize::fixed(piece));
     let mut values =
         Window::new(file, WindowSize::fixed(if is_local { LENGTH_BYTES } else { piece }));
-    let leaves: Vec<_> = wanted.iter().filter_map(|place| footer.leaves.get(*place)).collect();
+    let schema = &footer.schema;
+    let leaves: Vec<_> = places.iter().filter_map(|place| wanted(schema, *place)).collect();
     let (mut row, mut cells) = (0_u64, Vec::with_capacity(leaves.len()));
     let held = file.length().saturating_mul(HELD_VALUES.1).clamp(HELD_VALUES.0, HELD_VALUES.2);
     let indexed = file.length().saturating_mul(INDEXED_VALUES.1).max(INDEXED_VALUES.0);
@@ -70,11 +95,19 @@ fn rows(
         let mut before = 0;
         let mut columns = Vec::with_capacity(leaves.len());
         for leaf in &leaves {
-            let Some(chunk) = group.chunks.get(leaf.place) else { continue };
             let (window, values, budget) = (&mut window, &mut values, &mut budget);
             let room = usize::try_from(held - before).unwrap_or(usize::MAX);
-            let pages = Pages { leaf, chunk, window, values, budget, room, unread: None };
-            let runs = pages.read(group.rows)?;
+            let runs = match *leaf {
+                Wanted::Leaf(leaf) => {
+                    let Some(chunk) = group.chunks.get(leaf.place) else { continue };
+                    Pages { leaf, chunk, window, values, budget, room, unread: None }
+                        .read(group.rows)?
+                }
+                Wanted::Json(column) => {
+                    let stored = (&schema.values, group);
+                    Nested::new(column, stored, (window, values), budget, room).read(group.rows)?
+                }
+            };
             before += runs.held() as u64;
             columns.push(runs.into_rows());
         }
@@ -91,5 +124,7 @@ fn rows(
     Ok(())
 }
 
+#[cfg(test)]
+mod nested_tests;
 #[cfg(test)]
 mod tests;

@@ -284,4 +284,6 @@ fn refuse(path: std::path::PathBuf, reason: impl Into<String>) -> DatasetError {
 }
 
 #[cfg(test)]
+mod nested_tests;
+#[cfg(test)]
 mod tests;

@@ -37,6 +37,9 @@ pub(super) struct Batch<'m> {
 /// A range of elements, without its end; `None`: no value.
 type Span = Option<(u64, u64)>;
 
+/// Makes the error for a fault of a column.
+pub(super) type Fault<'f> = &'f dyn Fn(String) -> DatasetError;
+
 impl<'m> Batch<'m> {
     /// Parses a description.
     ///
@@ -119,7 +122,7 @@ impl<'m> Batch<'m> {
         window: &mut Window<'_>,
         field: usize,
         place: usize,
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<Buffer, DatasetError> {
         let stored = self.stored(field, place).map_err(fault)?;
         match &self.unpacked {
@@ -162,11 +165,15 @@ impl<'m> Batch<'m> {
     pub(super) fn cells(
         &self,
         window: &mut Window<'_>,
-        leaf: &Leaf,
+        (leaf, fields): (&Leaf, &[Field]),
         (rows, budget): (std::ops::Range<u64>, &Budget),
         cells: &mut Vec<Cell>,
     ) -> Result<(), DatasetError> {
-        let first = rows.start;
+        let (first, end) = (rows.start, rows.end);
+        if leaf.values == Values::Unread {
+            cells.extend(rows.map(|_| Cell::Null));
+            return Ok(());
+        }
         let mut spans: Vec<Span> = rows.map(|row| Some((row, row + 1))).collect();
         let mut is_in_list = false;
         let file = window.file;
@@ -193,6 +200,13 @@ impl<'m> Batch<'m> {
             }
             is_in_list = true;
         }
+        if leaf.values == Values::Json {
+            let is_there: Vec<bool> = spans.iter().map(Option::is_some).collect();
+            // A leaf has the number of a field of its schema.
+            let Some(field) = field_at(fields, leaf.field) else { return Ok(()) };
+            let (field, rows) = ((field, leaf.field), (first, end));
+            return self.json_cells(window, field, rows, (&is_there, budget), cells, &fault);
+        }
         let before = leaf.path.map(|path| (path, spans.clone()));
         if is_in_list && self.has_nulls(leaf, leaf.field, cells, spans.len()) {
             return Ok(());
@@ -218,7 +232,7 @@ impl<'m> Batch<'m> {
             }
         }
         match leaf.values {
-            Values::Unread => cells.extend(spans.iter().map(|_| Cell::Null)),
+            Values::Unread | Values::Json => cells.extend(spans.iter().map(|_| Cell::Null)),
             Values::Bytes { is_large } => {
                 let buffer = self.buffer(window, leaf.field, 2, &fault)?;
                 self.follow_offsets(window, leaf.field, is_large, &mut spans, &fault)?;
@@ -251,7 +265,7 @@ impl<'m> Batch<'m> {
     /// Whether elements of lists are null. Then the column is unsupported in this batch.
     fn has_nulls(&self, leaf: &Leaf, field: usize, cells: &mut Vec<Cell>, rows: usize) -> bool {
         let nulls = self.node(field).1;
-        if nulls == 0 || leaf.values == Values::Unread {
+        if nulls == 0 {
             return false;
         }
         let of = leaf.column.column.encoding.element().unwrap_or("others");
@@ -269,9 +283,9 @@ impl<'m> Batch<'m> {
         window: &mut Window<'_>,
         field: usize,
         spans: &mut [Span],
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<(), DatasetError> {
-        if self.node(field).1 == 0 || self.stored(field, 0).map_err(fault)?.1 == 0 {
+        if !self.may_have_nulls(field).map_err(fault)? {
             return Ok(());
         }
         let bits = self.bits(window, field, 0, spans, fault)?;
@@ -288,7 +302,7 @@ impl<'m> Batch<'m> {
         field: usize,
         is_large: bool,
         spans: &mut [Span],
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<(), DatasetError> {
         let width = if is_large { 8 } else { 4 };
         let (first, part) = self.elements(window, field, width, spans, 1, fault)?;
@@ -316,15 +330,38 @@ impl<'m> Batch<'m> {
         Ok(())
     }
 
+    /// Whether elements of a field may be null.
+    pub(super) fn may_have_nulls(&self, field: usize) -> Result<bool, String> {
+        Ok(self.node(field).1 > 0 && self.stored(field, 0)?.1 > 0)
+    }
+
+    /// Bytes of texts.
+    pub(super) fn text(
+        &self,
+        window: &mut Window<'_>,
+        field: usize,
+        (start, end): (u64, u64),
+        fault: Fault<'_>,
+    ) -> Result<Vec<u8>, DatasetError> {
+        let buffer = self.buffer(window, field, 2, fault)?;
+        if end > buffer.length {
+            return Err(fault(format!(
+                "its texts end at byte {end}, and their buffer has {} bytes",
+                buffer.length
+            )));
+        }
+        self.part(window, &buffer, (start, end.saturating_sub(start)))
+    }
+
     /// Reads the elements in the spans from the second buffer, and `more` after them; gives the first one's index, too.
-    fn elements(
+    pub(super) fn elements(
         &self,
         window: &mut Window<'_>,
         field: usize,
         width: u64,
         spans: &[Span],
         more: u64,
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<(u64, Vec<u8>), DatasetError> {
         let Some((low, high)) = bounds(spans) else { return Ok((0, Vec::new())) };
         let buffer = self.buffer(window, field, 1, fault)?;
@@ -340,13 +377,13 @@ impl<'m> Batch<'m> {
     }
 
     /// Reads the bits in the spans from a buffer.
-    fn bits(
+    pub(super) fn bits(
         &self,
         window: &mut Window<'_>,
         field: usize,
         place: usize,
         spans: &[Span],
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<Bits, DatasetError> {
         let Some((low, high)) = bounds(spans) else { return Ok(Bits::default()) };
         let buffer = self.buffer(window, field, place, fault)?;
@@ -365,7 +402,7 @@ impl<'m> Batch<'m> {
         (spans, width): (&[Span], u64),
         (buffer, budget): (&Buffer, &Budget),
         cells: &mut Vec<Cell>,
-        fault: &dyn Fn(String) -> DatasetError,
+        fault: Fault<'_>,
     ) -> Result<(), DatasetError> {
         let none = RefCell::default();
         let unpacked = self.unpacked.as_ref().unwrap_or(&none);
@@ -389,13 +426,13 @@ impl<'m> Batch<'m> {
 
 /// Bits of a buffer, from the byte `first`.
 #[derive(Debug, Default)]
-struct Bits {
+pub(super) struct Bits {
     first: u64,
     bytes: Vec<u8>,
 }
 
 impl Bits {
-    fn is_set(&self, place: u64) -> bool {
+    pub(super) fn is_set(&self, place: u64) -> bool {
         let byte = (place / 8).checked_sub(self.first).and_then(|byte| usize::try_from(byte).ok());
         byte.and_then(|byte| self.bytes.get(byte)).is_some_and(|byte| byte >> (place % 8) & 1 == 1)
     }
@@ -423,7 +460,7 @@ fn assign(
     *next = next.checked_add(match &field.kind {
         Kind::Null => 0,
         Kind::Struct | Kind::FixedList(_) => 1,
-        Kind::Bool | Kind::Fixed(..) | Kind::List { .. } => 2,
+        Kind::Bool | Kind::Fixed(..) | Kind::Time(..) | Kind::List { .. } => 2,
         Kind::Bytes { .. } => 3,
         Kind::Unread { buffers, has_more: false, .. } => *buffers,
         Kind::Unread { buffers, has_more: true, .. } => {
@@ -431,6 +468,22 @@ fn assign(
         }
     })?;
     field.children.iter().try_for_each(|child| assign(child, first, next, more))
+}
+
+/// The field with a number.
+fn field_at(fields: &[Field], number: usize) -> Option<&Field> {
+    let mut left = number;
+    for field in fields {
+        if left == 0 {
+            return Some(field);
+        }
+        let all = fields_of(field);
+        if left < all {
+            return field_at(&field.children, left - 1);
+        }
+        left -= all;
+    }
+    None
 }
 
 fn fields_of(field: &Field) -> usize {

@@ -52,7 +52,8 @@ impl Budget {
         Ok(())
     }
 
-    fn keeps(&self, bytes: u64) -> bool {
+    /// Takes bytes of kept values from the budget, if it has them.
+    pub(super) fn keeps(&self, bytes: u64) -> bool {
         let left = self.kept_bytes.get().checked_sub(bytes);
         left.inspect(|left| self.kept_bytes.set(*left)).is_some()
     }

@@ -3,8 +3,10 @@
 use serde_json::Value;
 
 use super::flatbuffer::{Broken, Table};
-use crate::{ArrayForm, Encoding};
-use crate::{Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
+use crate::json;
+use crate::lists::{IN_STRUCTS, TEXTS, array_form, left_out_as_json, may_be_json};
+use crate::{Encoding, Feature, Features, HUGGINGFACE, Inferred};
+use crate::{MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
 
 /// The maximum nesting of fields.
 const MAX_DEPTH: usize = 32;
@@ -13,12 +15,14 @@ const V4: i16 = 3;
 
 /// The layout of a field's values in the buffers of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// No buffers.
     Null,
     Bool,
     /// Values of a fixed size; the name of the number type, if it is supported.
     Fixed(u64, Option<&'static str>),
+    /// Dates and times, as integers of this size and type.
+    Time(u64, &'static str),
     /// Bytes or text with offsets of 4 or 8 bytes.
     Bytes {
         is_text: bool,
@@ -38,10 +42,10 @@ pub(super) enum Kind {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Field {
-    pub(super) name: String,
-    pub(super) kind: Kind,
-    pub(super) children: Vec<Field>,
+pub(crate) struct Field {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) children: Vec<Field>,
 }
 
 /// A step from a row to the elements of a column.
@@ -60,6 +64,8 @@ pub(super) enum Values {
     Bytes {
         is_large: bool,
     },
+    /// The field and all in it, as JSON.
+    Json,
     /// Not located.
     Unread,
 }
@@ -116,6 +122,18 @@ pub(crate) enum TimeUnit {
     Days,
     /// Days, counted in milliseconds.
     DaysInMilliseconds,
+}
+
+/// The fields of a schema.
+///
+/// # Errors
+/// Describes the fault of the schema.
+pub(super) fn fields(table: &Table<'_>, version: i16) -> Result<Vec<Field>, String> {
+    let mut sizes = NameSizes::default();
+    let mut left = MAX_COLUMNS;
+    add_names(table, 1, 0, 0, &mut left, &mut sizes)?;
+    sizes.check()?;
+    parse_fields(table, 1, version)
 }
 
 /// The units of dates, times of day and timestamps, by column name; times in lists are ignored.
@@ -223,7 +241,7 @@ fn parse_fields(table: &Table<'_>, number: usize, version: i16) -> Result<Vec<Fi
         };
         let children_needed = match kind {
             Kind::List { .. } | Kind::FixedList(_) => Some(1),
-            Kind::Bool | Kind::Fixed(..) | Kind::Bytes { .. } => Some(0),
+            Kind::Bool | Kind::Fixed(..) | Kind::Time(..) | Kind::Bytes { .. } => Some(0),
             _ => None,
         };
         if children_needed.is_some_and(|needed| needed != children.len()) {
@@ -271,10 +289,10 @@ fn kind(field: &Table<'_>, version: i16) -> Result<Option<Kind>, Broken> {
         5 => Kind::Bytes { is_text: true, is_large: false },
         6 => Kind::Bool,
         7 => unread("a decimal; write it as a float or as text", 2),
-        8 if i16_of(0, 1)? == 0 => Kind::Fixed(4, Some("int32")),
-        8 | 10 | 18 => Kind::Fixed(8, Some("int64")),
-        9 if size_of(1, 32)? == 32 => Kind::Fixed(4, Some("int32")),
-        9 => Kind::Fixed(8, Some("int64")),
+        8 if i16_of(0, 1)? == 0 => Kind::Time(4, "int32"),
+        8 | 10 | 18 => Kind::Time(8, "int64"),
+        9 if size_of(1, 32)? == 32 => Kind::Time(4, "int32"),
+        9 => Kind::Time(8, "int64"),
         11 => unread("an interval", 2),
         12 => Kind::List { is_large: false },
         13 => Kind::Struct,
@@ -299,19 +317,28 @@ fn kind(field: &Table<'_>, version: i16) -> Result<Option<Kind>, Broken> {
 
 /// The columns of fields; fields of structs have dotted names.
 fn leaves(fields: &[Field], features: Option<&Value>) -> Vec<Leaf> {
-    let (leaves, paths, classes) = (Vec::new(), Vec::new(), SharedClasses::default());
-    let mut found = Found { leaves, paths, next: 0, classes };
+    let mut found = Found {
+        leaves: Vec::new(),
+        paths: Vec::new(),
+        json: Vec::new(),
+        json_names_left: json::MAX_NAMES_BYTES,
+        next: 0,
+        classes: SharedClasses::default(),
+    };
     let features = Features::new(features);
     for field in fields {
         found.add(field, &field.name, features.child(&field.name), &[]);
     }
-    [found.leaves, found.paths].concat()
+    [found.leaves, found.paths, found.json].concat()
 }
 
 struct Found {
     leaves: Vec<Leaf>,
     /// Columns of picture paths, which come last.
     paths: Vec<Leaf>,
+    /// Structs and lists as JSON, which come after all others.
+    json: Vec<Leaf>,
+    json_names_left: usize,
     /// The number of the next field.
     next: usize,
     classes: SharedClasses,
@@ -319,7 +346,7 @@ struct Found {
 
 impl Found {
     fn add(&mut self, field: &Field, name: &str, features: Features<'_>, above: &[(Step, usize)]) {
-        let number = self.next;
+        let (number, first) = (self.next, self.leaves.len());
         self.next += 1;
         let lists = above.iter().filter(|(step, _)| *step != Step::Struct).count();
         let below = |step| [above, &[(step, number)]].concat();
@@ -333,16 +360,19 @@ impl Found {
                     let name = format!("{name}.{}", child.name);
                     self.add(child, &name, features.child(&child.name), &steps);
                 }
+                self.add_json(field, name, above, (number, first));
             }
             Kind::List { is_large } => {
                 let steps = below(Step::List { is_large: *is_large });
                 let features = if is_array(features) { features } else { features.element() };
                 field.children.iter().for_each(|child| self.add(child, name, features, &steps));
+                self.add_json(field, name, above, (number, first));
             }
             Kind::FixedList(size) => {
                 let steps = below(Step::FixedList(*size));
                 let features = if is_array(features) { features } else { features.element() };
                 field.children.iter().for_each(|child| self.add(child, name, features, &steps));
+                self.add_json(field, name, above, (number, first));
             }
             kind => {
                 self.next += field.children.iter().map(count).sum::<usize>();
@@ -355,6 +385,49 @@ impl Found {
                 }
             }
         }
+    }
+
+    /// Adds a struct or a list that is not in a list as JSON, if no column has all of it. `number`: its field; `first`:
+    /// the first of its columns.
+    fn add_json(
+        &mut self,
+        field: &Field,
+        name: &str,
+        above: &[(Step, usize)],
+        (number, first): (usize, usize),
+    ) {
+        let is_in_list = above.iter().any(|(step, _)| *step != Step::Struct);
+        if is_in_list {
+            return;
+        }
+        let own = self.leaves.get_mut(first..).unwrap_or_default();
+        let why = match &*own {
+            [leaf] if leaf.column.column.name == name => match &leaf.column.column.encoding {
+                Encoding::Unread(why) if may_be_json(why) => Some(left_out_as_json(why)),
+                _ => return,
+            },
+            _ => None,
+        };
+        let fault = json_fault(field, name);
+        let Some(left) = self.json_names_left.checked_sub(name.len() + 1) else { return };
+        if fault.is_some() && why.is_some() {
+            return;
+        }
+        self.json_names_left = left;
+        if why.is_some() {
+            self.leaves.truncate(first);
+        } else if fault.is_none() && field.kind != Kind::Struct {
+            for leaf in own {
+                let encoding = &mut leaf.column.column.encoding;
+                if matches!(encoding, Encoding::Unread(why) if may_be_json(why)) {
+                    *encoding = Encoding::Unread(IN_STRUCTS.to_owned());
+                }
+            }
+        }
+        let values = if fault.is_some() { Values::Unread } else { Values::Json };
+        let mut column = TableColumn::new(name, fault.map_or(Encoding::Json, Encoding::Unread));
+        column.inferred = why.map_or(Inferred::Unmentioned, Inferred::LeftOut);
+        self.json.push(Leaf { column, steps: above.to_vec(), field: number, values, path: None });
     }
 
     /// Adds a struct of `bytes` and `path` as one column, and its paths.
@@ -414,51 +487,58 @@ fn count(field: &Field) -> usize {
     1 + field.children.iter().map(count).sum::<usize>()
 }
 
+/// Why a field cannot be JSON.
+fn json_fault(field: &Field, name: &str) -> Option<String> {
+    let what = match &field.kind {
+        Kind::Struct => {
+            let of = |child: &Field| json_fault(child, &format!("{name}.{}", child.name));
+            return field.children.iter().find_map(of);
+        }
+        Kind::List { .. } | Kind::FixedList(_) => {
+            return field.children.iter().find_map(|child| json_fault(child, name));
+        }
+        Kind::Null | Kind::Bool | Kind::Fixed(_, Some(_)) | Kind::Bytes { is_text: true, .. } => {
+            return None;
+        }
+        Kind::Fixed(_, None) | Kind::Bytes { .. } => "bytes",
+        Kind::Time(..) => "a time",
+        Kind::Unread { name, .. } => name.split(';').next().unwrap_or(name),
+    };
+    Some(json::fault(name, what))
+}
+
 /// The layout and the encoding of a column's values.
 fn column(kind: &Kind, steps: &[(Step, usize)], feature: &Feature<'_>) -> (Values, Encoding) {
-    let lists: Vec<Step> =
-        steps.iter().map(|(step, _)| *step).filter(|step| *step != Step::Struct).collect();
+    let size = |step: &Step| match step {
+        Step::Struct => None,
+        Step::List { .. } => Some(None),
+        Step::FixedList(size) => Some(Some(*size)),
+    };
+    let lists: Vec<Option<u64>> = steps.iter().filter_map(|(step, _)| size(step)).collect();
     let unread = |why: &str| (Values::Unread, Encoding::Unread(why.to_owned()));
-    match (kind, &lists[..]) {
+    let array = |name: &str, values| match array_form(name, &lists, feature) {
+        Ok(form) => (values, Encoding::Array(form)),
+        Err(why) => unread(why),
+    };
+    let number = |name: &str| Encoding::Number(name.to_owned());
+    match (kind, lists.is_empty()) {
         (Kind::Null, _) => unread("it has no values"),
         (Kind::Unread { name, .. }, _) => {
             (Values::Unread, Encoding::Unread(format!("it is {name}")))
         }
-        (Kind::Bool, []) => (Values::Bool, Encoding::Number("bool".to_owned())),
-        (Kind::Bool, _) => unread("it is a list of bools; write it as uint8"),
-        (Kind::Fixed(bytes, Some(name)), []) => {
-            (Values::Fixed(*bytes), Encoding::Number((*name).to_owned()))
+        (Kind::Bool, true) => (Values::Bool, number("bool")),
+        (Kind::Bool, false) => array("bool", Values::Bool),
+        (Kind::Fixed(bytes, Some(name)) | Kind::Time(bytes, name), true) => {
+            (Values::Fixed(*bytes), number(name))
         }
-        (Kind::Fixed(bytes, None), []) => (Values::Fixed(*bytes), Encoding::Bytes),
-        (Kind::Bytes { is_text, is_large }, []) => {
+        (Kind::Fixed(bytes, None), true) => (Values::Fixed(*bytes), Encoding::Bytes),
+        (Kind::Bytes { is_text, is_large }, true) => {
             let encoding = if *is_text { Encoding::Text } else { Encoding::Bytes };
             (Values::Bytes { is_large: *is_large }, encoding)
         }
-        (Kind::Fixed(bytes, Some(name)), lists) => match array_form(name, lists, feature) {
-            Some(form) => (Values::Fixed(*bytes), Encoding::Array(form)),
-            None => unread(
-                "it is a list of lists that differ in length; write it as one list, or as a feature Array2D",
-            ),
-        },
-        _ => unread("it is a list of texts or bytes; write it as JSON text"),
+        (Kind::Fixed(bytes, Some(name)) | Kind::Time(bytes, name), false) => {
+            array(name, Values::Fixed(*bytes))
+        }
+        _ => unread(TEXTS),
     }
-}
-
-/// The form of arrays in lists.
-fn array_form(name: &str, lists: &[Step], feature: &Feature<'_>) -> Option<ArrayForm> {
-    let name = name.to_owned();
-    if let Feature::Array(shape) = feature {
-        return Some(ArrayForm::Plain(name, Some(shape.clone())));
-    }
-    let size = |step: &Step| match step {
-        Step::FixedList(size) => Some(*size),
-        _ => None,
-    };
-    let (first, others) = lists.split_first()?;
-    let row: Vec<u64> = others.iter().map(size).collect::<Option<_>>()?;
-    Some(match size(first) {
-        Some(size) => ArrayForm::Plain(name, Some([&[size], &row[..]].concat())),
-        None if row.is_empty() => ArrayForm::Plain(name, None),
-        None => ArrayForm::Rows(name, row),
-    })
 }

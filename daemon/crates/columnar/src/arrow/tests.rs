@@ -64,9 +64,13 @@ fn compressed_rows_above_the_memory_limits_are_refused() {
 
 #[test]
 fn broken_streams_are_reported_without_a_panic() {
-    for name in
-        ["tables/rows.arrow", "tables/plain.arrow", "hugging-face/data-00000-of-00002.arrow"]
-    {
+    for name in [
+        "tables/rows.arrow",
+        "tables/plain.arrow",
+        "tables/told.arrow",
+        "tables/told-packed.arrow",
+        "hugging-face/data-00000-of-00002.arrow",
+    ] {
         let whole = fixture(name);
         let (_, rows) = read_in_memory(&READER, &whole).unwrap();
         let magic = if whole.starts_with(b"ARROW1") { 8 } else { 0 };

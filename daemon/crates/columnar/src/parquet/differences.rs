@@ -5,9 +5,9 @@
 //! `BYTE_STREAM_SPLIT` has the first bytes of all numbers, then the second bytes, and so on.
 
 use super::delta::{bytes_of_lengths, read, read_lengths};
-use super::footer::{BYTE_ARRAY, FIXED};
 use super::pages::{KEPT_VALUE_BYTES, Pages, REWRITE, Source};
 use super::runs::Runs;
+use super::schema::{BYTE_ARRAY, FIXED};
 use crate::Cell;
 use forebay_dataset::error::DatasetError;
 

@@ -1,19 +1,15 @@
 //! The footer of a Parquet file: its columns and the locations of their parts.
 
-use std::collections::HashMap;
-
-use super::thrift::{Broken, Reader, STRUCT};
-use super::times::{self, ARROW_SCHEMA, Scale};
-use crate::Encoding;
-use crate::arrow::TimeUnit;
-use crate::{Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
+use super::elements::{check_names, element};
+use super::schema::{Schema, Written};
+use super::thrift::{Broken, Reader};
+use super::times::ARROW_SCHEMA;
+use crate::{Features, HUGGINGFACE, MAX_COLUMNS};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::{Bytes, Window};
 
 const MAGIC: &[u8; 4] = b"PAR1";
 const ENCRYPTED: &[u8; 4] = b"PARE";
-/// The maximum nesting of groups.
-const MAX_DEPTH: usize = 32;
 /// The maximum number of columns and their enclosing groups: a list has two groups.
 const MAX_ELEMENTS: u64 = 4 * MAX_COLUMNS;
 /// The maximum rows of a row group, which are processed together.
@@ -21,36 +17,12 @@ const MAX_GROUP_ROWS: u64 = 8 << 20;
 /// The maximum rows per byte, in a file of more rows than [`MAX_GROUP_ROWS`].
 const MAX_ROWS_PER_BYTE: u64 = 64;
 
-/// Parquet's numbers of physical types.
-pub(super) const BOOLEAN: i64 = 0;
-pub(super) const BYTE_ARRAY: i64 = 6;
-/// Bytes of a fixed length.
-pub(super) const FIXED: i64 = 7;
-
-/// The logical type of a column without values.
-const NULL: i64 = 11;
-
-/// A stored column.
-#[derive(Debug, Clone)]
-pub(super) struct Leaf {
-    pub(super) column: TableColumn,
-    /// Its index among the columns of a row group.
-    pub(super) place: usize,
-    /// The physical type, and the length of a fixed-length value.
-    pub(super) stored: i64,
-    pub(super) length: u64,
-    /// The definition level of a value that is not null; 0: no value is null.
-    pub(super) level: u32,
-    /// The unit of a time.
-    unit: Option<TimeUnit>,
-    /// Converts to the writer's unit.
-    pub(super) scale: Option<Scale>,
-}
-
 /// A column chunk: the pages of a row group.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chunk {
     pub(super) codec: i64,
+    /// The number of its values, nulls and empty lists.
+    pub(super) values: u64,
     pub(super) data: u64,
     pub(super) dictionary: Option<u64>,
     pub(super) bytes: u64,
@@ -61,30 +33,6 @@ pub(super) struct Chunk {
     pub(super) is_always_packed: bool,
 }
 
-impl Leaf {
-    /// Converts times to the writer's unit.
-    fn take_unit(&mut self, units: &HashMap<String, TimeUnit>) {
-        let column = &mut self.column.column;
-        let Encoding::Number(name) = &mut column.encoding else { return };
-        let meant = units.get(&column.name);
-        self.scale =
-            self.unit.zip(meant).and_then(|(stored, meant)| Scale::between(stored, *meant));
-        if self.scale.is_some_and(|scale| scale.widens) {
-            "int64".clone_into(name);
-        }
-    }
-
-    /// The type of its values, for messages.
-    pub(super) fn type_name(&self) -> String {
-        match (&self.column.column.encoding, self.stored) {
-            (Encoding::Number(name), _) => format!("of {name}"),
-            (Encoding::Text | Encoding::Json, _) => "of text".to_owned(),
-            (_, FIXED) => format!("of bytes of the fixed length {}", self.length),
-            _ => "of bytes".to_owned(),
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) rows: u64,
@@ -93,22 +41,8 @@ pub(super) struct Group {
 
 #[derive(Debug)]
 pub(super) struct Footer {
-    pub(super) leaves: Vec<Leaf>,
+    pub(super) schema: Schema,
     pub(super) groups: Vec<Group>,
-}
-
-/// A column of the schema, or a group of columns.
-#[derive(Debug, Default)]
-struct Element<'a> {
-    stored: i64,
-    length: u64,
-    repetition: i64,
-    name: &'a str,
-    children: usize,
-    converted: Option<i64>,
-    logical: i64,
-    /// The unit of a logical type.
-    unit: Option<TimeUnit>,
 }
 
 impl Footer {
@@ -142,7 +76,7 @@ impl Footer {
 
     fn parse(text: &[u8]) -> Result<Result<Self, String>, Broken> {
         let (mut schema, mut groups, mut features) = (Vec::new(), Vec::new(), None);
-        let mut units = Vec::new();
+        let mut written = Written::default();
         let (mut elements, mut denies_compression) = (0, false);
         Reader { rest: text }.fields(|number, _, reader| {
             match number {
@@ -162,7 +96,7 @@ impl Footer {
                             features = text.and_then(Features::parse);
                         }
                         if key == ARROW_SCHEMA {
-                            units = times::units(value);
+                            written = Written::parse(value);
                         }
                     }
                 }
@@ -178,27 +112,14 @@ impl Footer {
         if let Err(reason) = check_names(&schema) {
             return Ok(Err(reason));
         }
-        let mut found = Found {
-            elements: schema.into_iter(),
-            leaves: Vec::new(),
-            paths: Vec::new(),
-            next: 0,
-            classes: SharedClasses::default(),
-        };
-        let root = found.elements.next().ok_or(Broken)?;
-        let features = Features::new(features.as_ref());
-        for _ in 0..root.children {
-            found.add("", features, 0, 0, 0)?;
-        }
-        let (mut leaves, count) = ([found.leaves, found.paths].concat(), found.next);
-        let units: HashMap<_, _> = units.into_iter().collect();
-        leaves.iter_mut().for_each(|leaf| leaf.take_unit(&units));
+        let schema = Schema::new(schema, Features::new(features.as_ref()), &written)?;
+        let count = schema.stored;
         let chunks = groups.iter_mut().flat_map(|group: &mut Group| &mut group.chunks);
         chunks.for_each(|chunk| chunk.is_always_packed = denies_compression);
         if groups.iter().any(|group| group.chunks.len() != count) {
             return Ok(Err(format!("a group of rows has not the {count} columns of its schema")));
         }
-        Ok(Ok(Self { leaves, groups }))
+        Ok(Ok(Self { schema, groups }))
     }
 
     /// Checks that its parts are in the file, before the footer.
@@ -238,34 +159,8 @@ impl Chunk {
     }
 }
 
-fn size(reader: &mut Reader<'_>) -> Result<u64, Broken> {
+pub(super) fn size(reader: &mut Reader<'_>) -> Result<u64, Broken> {
     u64::try_from(reader.integer()?).map_err(|_| Broken)
-}
-
-fn element<'a>(reader: &mut Reader<'a>) -> Result<Element<'a>, Broken> {
-    let mut element = Element { stored: -1, ..Element::default() };
-    reader.fields(|number, _, reader| {
-        match number {
-            1 => element.stored = reader.integer()?,
-            2 => element.length = size(reader)?,
-            3 => element.repetition = reader.integer()?,
-            4 => element.name = reader.text()?,
-            5 => element.children = usize::try_from(size(reader)?).map_err(|_| Broken)?,
-            6 => element.converted = Some(reader.integer()?),
-            // A union, with one field set.
-            10 => reader.fields(|number, kind, reader| {
-                element.logical = number;
-                if kind != STRUCT {
-                    return Ok(false);
-                }
-                element.unit = times::logical_unit(number, reader)?;
-                Ok(true)
-            })?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    })?;
-    Ok(element)
 }
 
 fn key_value<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), Broken> {
@@ -313,6 +208,7 @@ fn chunk(reader: &mut Reader<'_>) -> Result<Chunk, Broken> {
                 reader.fields(|number, _, reader| {
                     match number {
                         4 => chunk.codec = reader.integer()?,
+                        5 => chunk.values = size(reader)?,
                         6 => chunk.unpacked = size(reader)?,
                         7 => chunk.bytes = size(reader)?,
                         9 => chunk.data = size(reader)?,
@@ -335,135 +231,4 @@ fn chunk(reader: &mut Reader<'_>) -> Result<Chunk, Broken> {
     }
     chunk.is_elsewhere |= !has_meta;
     Ok(chunk)
-}
-
-/// Checks the lengths of the columns' names. A truncated schema is checked up to its end.
-fn check_names(schema: &[Element<'_>]) -> Result<(), String> {
-    let mut sizes = NameSizes::default();
-    // For each enclosing group: the length of its name, and the number of its remaining elements.
-    let mut above: Vec<(u64, usize)> = Vec::new();
-    for element in schema.iter().skip(1) {
-        while above.pop_if(|(_, left)| *left == 0).is_some() {}
-        let around = above.last_mut().map_or(0, |(bytes, left)| {
-            *left -= 1;
-            *bytes
-        });
-        let bytes = NameSizes::below(around, element.name);
-        match element.children {
-            0 => sizes.add(bytes)?,
-            children => above.push((bytes, children)),
-        }
-    }
-    sizes.check()
-}
-
-/// The columns of a schema, which lists each group before its members.
-struct Found<'e> {
-    elements: std::vec::IntoIter<Element<'e>>,
-    leaves: Vec<Leaf>,
-    /// Columns of picture paths, which come last.
-    paths: Vec<Leaf>,
-    /// The index of the next stored column.
-    next: usize,
-    classes: SharedClasses,
-}
-
-impl Found<'_> {
-    /// Adds the next element and its members. `level`: the definition level of a value that is not null; `lists`: the
-    /// number of enclosing lists.
-    fn add(
-        &mut self,
-        above: &str,
-        features: Features<'_>,
-        level: u32,
-        lists: usize,
-        depth: usize,
-    ) -> Result<(), Broken> {
-        let element = self.elements.next().ok_or(Broken)?;
-        if depth == MAX_DEPTH {
-            return Err(Broken);
-        }
-        let features = features.child(element.name);
-        let name = match above {
-            "" => element.name.to_owned(),
-            above => format!("{above}.{}", element.name),
-        };
-        let level = level + u32::from(element.repetition > 0);
-        let lists = lists + usize::from(element.repetition == 2);
-        if element.children == 0 {
-            self.push(&element, name, &features.feature(), level, lists);
-            return Ok(());
-        }
-        let (first, place) = (self.leaves.len(), self.next);
-        for _ in 0..element.children {
-            self.add(&name, features, level, lists, depth + 1)?;
-        }
-        let is_picture = |leaves: &[Leaf]| match leaves {
-            [bytes, path] => {
-                let names = (format!("{name}.bytes"), format!("{name}.path"));
-                (&bytes.column.column.name, &path.column.column.name) == (&names.0, &names.1)
-                    && bytes.column.column.encoding == Encoding::Bytes
-            }
-            _ => false,
-        };
-        if is_picture(&self.leaves[first..]) && self.next == place + 2 {
-            let path = self.leaves.drain(first + 1..);
-            self.paths.extend(path.map(|mut path| {
-                path.column.is_path = true;
-                path
-            }));
-            let is_image = features.feature() == Feature::Image;
-            let leaf = &mut self.leaves[first].column;
-            leaf.column.name = name;
-            leaf.is_known = is_image;
-            if is_image {
-                leaf.column.encoding = Encoding::Image;
-            }
-        }
-        Ok(())
-    }
-
-    fn push(
-        &mut self,
-        element: &Element<'_>,
-        name: String,
-        feature: &Feature<'_>,
-        level: u32,
-        lists: usize,
-    ) {
-        let number = |name: &str| Encoding::Number(name.to_owned());
-        let unread = |why: &str| Encoding::Unread(why.to_owned());
-        let is_decimal = element.converted == Some(5) || element.logical == 5;
-        let encoding = match (element.stored, element.converted) {
-            _ if lists > 0 => unread(
-                "it is a list, which is not read of Parquet files; save it as Arrow: \
-                 datasets.load_dataset(\"parquet\", data_files=…, split=\"train\").save_to_disk(…)",
-            ),
-            _ if is_decimal => unread("it is a decimal; write it as a float or as text"),
-            _ if element.logical == NULL => unread("it has no values (its type is null)"),
-            (BOOLEAN, _) => number("bool"),
-            (1, Some(11..=13)) => number("uint32"),
-            (1, _) => number("int32"),
-            (2, Some(14)) => number("uint64"),
-            (2, _) => number("int64"),
-            (3, _) => unread("it is a time of 96 bits; write it as a timestamp of 64 bits"),
-            (4, _) => number("float32"),
-            (5, _) => number("float64"),
-            (BYTE_ARRAY, Some(19)) => Encoding::Json,
-            (BYTE_ARRAY, _) if element.logical == 12 => Encoding::Json,
-            (BYTE_ARRAY, Some(0 | 4)) => Encoding::Text,
-            (BYTE_ARRAY, _) if matches!(element.logical, 1 | 4) => Encoding::Text,
-            (7, _) if element.logical == 15 && element.length == 2 => number("float16"),
-            (BYTE_ARRAY | 7, _) => Encoding::Bytes,
-            _ => unread("it is of a type that is not known here"),
-        };
-        let mut column = TableColumn::new(name.trim_end_matches(".list.element"), encoding);
-        if let (Feature::Classes(names), 0) = (feature, lists) {
-            column.classes = self.classes.of(names);
-        }
-        let (place, stored, length) = (self.next, element.stored, element.length);
-        let unit = element.unit.or_else(|| times::converted_unit(element.converted?));
-        self.leaves.push(Leaf { column, place, stored, length, level, unit, scale: None });
-        self.next += 1;
-    }
 }

@@ -5,7 +5,30 @@
 ///
 /// # Errors
 /// The bytes end early.
-pub(super) fn read(mut bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, &'static str> {
+pub(super) fn read(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, &'static str> {
+    read_as(bytes, width, count, Some)
+}
+
+/// Reads `count` levels from 0 to `most`, and ignores the bytes after them.
+///
+/// # Errors
+/// The bytes end early, or have another level.
+pub(super) fn read_levels(bytes: &[u8], most: u32, count: usize) -> Result<Vec<u8>, &'static str> {
+    if most == 0 {
+        return Ok(vec![0; count]);
+    }
+    let level = |number: u32| u8::try_from(number).ok().filter(|_| number <= most);
+    read_as(bytes, u32::BITS - most.leading_zeros(), count, level)
+}
+
+/// Reads `count` numbers of `width` bits as `narrow` has them.
+fn read_as<T: Clone>(
+    mut bytes: &[u8],
+    width: u32,
+    count: usize,
+    narrow: impl Fn(u32) -> Option<T>,
+) -> Result<Vec<T>, &'static str> {
+    const HIGH: &str = "a level is higher than its schema allows";
     const CUT: &str = "its runs of small numbers end early";
     if width > 32 {
         return Err("its small numbers have more than 32 bits");
@@ -32,7 +55,8 @@ pub(super) fn read(mut bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32
             if length == 0 {
                 return Err("a run of small numbers has none");
             }
-            numbers.extend(std::iter::repeat_n(u32::from_le_bytes(wide), length.min(left)));
+            let number = narrow(u32::from_le_bytes(wide)).ok_or(HIGH)?;
+            numbers.extend(std::iter::repeat_n(number, length.min(left)));
         } else {
             let taken = length.saturating_mul(8).min(left);
             let bits = |place: usize| {
@@ -46,7 +70,7 @@ pub(super) fn read(mut bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32
                 is_there.then(|| u32::try_from(u64::from_le_bytes(wide) >> shift & mask).ok())?
             };
             for place in 0..taken {
-                numbers.push(bits(place).ok_or(CUT)?);
+                numbers.push(narrow(bits(place).ok_or(CUT)?).ok_or(HIGH)?);
             }
             let size = length.checked_mul(width as usize).ok_or(CUT)?;
             // The last group may be truncated after the last number.

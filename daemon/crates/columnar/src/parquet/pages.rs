@@ -4,9 +4,10 @@
 //! neither compressed nor dictionary-encoded, bytes and texts stay in the file. In compressed pages, only long bytes
 //! do. All other values are kept in the index ([`Cell`]).
 
-use super::footer::{BOOLEAN, BYTE_ARRAY, Chunk, Leaf};
+use super::footer::Chunk;
 use super::hybrid;
 use super::runs::{Full, Runs};
+use super::schema::{BOOLEAN, BYTE_ARRAY, Leaf};
 use super::thrift::{Broken, Reader};
 use crate::Encoding;
 use crate::{Cell, PackedCell};
@@ -31,7 +32,7 @@ const ENCODINGS: [&str; 10] = [
     "RLE_DICTIONARY",
     "BYTE_STREAM_SPLIT",
 ];
-const PLAIN: i64 = 0;
+pub(super) const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
 const RLE: i64 = 3;
 const RLE_DICTIONARY: i64 = 8;
@@ -44,12 +45,13 @@ const LONG_VALUE_BYTES: u64 = 4 << 10;
 
 /// A page's header.
 #[derive(Debug, Default)]
-struct Header {
+pub(super) struct Header {
     kind: i64,
     unpacked: u64,
     bytes: u64,
-    values: u64,
-    encoding: i64,
+    /// The number of its values, nulls and empty lists.
+    pub(super) values: u64,
+    pub(super) encoding: i64,
     /// In version 2 pages: the bytes of the uncompressed levels, and whether the values are compressed.
     levels: Option<(u64, u64)>,
     is_packed: bool,
@@ -113,6 +115,28 @@ pub(super) struct Pages<'p, 'f> {
     pub(super) unread: Option<String>,
 }
 
+/// A position in a chunk.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    at: u64,
+    end: u64,
+    dictionary: Option<Runs>,
+}
+
+/// A page of values: its header, and its range in the file.
+pub(super) struct Page {
+    pub(super) header: Header,
+    start: u64,
+    end: u64,
+}
+
+/// The levels of a page.
+pub(super) struct Levels {
+    /// Empty if the column is in no list.
+    pub(super) repetition: Vec<u8>,
+    pub(super) definition: Vec<u8>,
+}
+
 /// A page's values: a range of the file, or bytes in memory.
 pub(super) enum Source {
     File(u64, u64),
@@ -172,7 +196,11 @@ impl Pages<'_, '_> {
             return alike(Cell::Null, self.room).map_err(|full| self.full(full));
         }
         let budget = *self.budget;
-        match (self.read_values(rows), self.unread.take()) {
+        let read = match self.leaf.lists.is_empty() {
+            true => self.read_values(rows),
+            false => self.read_lists(rows),
+        };
+        match (read, self.unread.take()) {
             (Err(_), Some(reason)) => {
                 *self.budget = budget;
                 alike(Cell::Unread(reason.into()), self.room).map_err(|full| self.full(full))
@@ -181,46 +209,66 @@ impl Pages<'_, '_> {
         }
     }
 
-    fn read_values(&mut self, rows: u64) -> Result<Runs, DatasetError> {
+    /// The start of the chunk.
+    ///
+    /// # Errors
+    /// It cannot be read here.
+    pub(super) fn cursor(&mut self) -> Result<Cursor, DatasetError> {
         if self.chunk.is_elsewhere {
             let reason = "it lies in another file, or is encrypted; write it into one file without encryption";
             return Err(self.not_read(reason.to_owned()));
         }
-        let mut cells = Runs::new(self.room);
-        let mut dictionary = None;
-        let (mut at, end) = (self.chunk.start(), self.chunk.start() + self.chunk.bytes);
-        while cells.rows() < rows {
+        let at = self.chunk.start();
+        Ok(Cursor { at, end: at + self.chunk.bytes, dictionary: None })
+    }
+
+    /// The next page of values. Reads the dictionary before it.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub(super) fn next_page(&mut self, cursor: &mut Cursor) -> Result<Page, DatasetError> {
+        loop {
+            let (at, end) = (cursor.at, cursor.end);
             let (header, length) = self.header(at, end)?;
             let start = at + length;
-            at = start.checked_add(header.bytes).filter(|next| *next <= end).ok_or_else(|| {
+            let next = start.checked_add(header.bytes).filter(|next| *next <= end);
+            let next = next.ok_or_else(|| {
                 self.fault(format!(
                     "its page at byte {at} has {} bytes, and leads out of it",
                     header.bytes
                 ))
             })?;
+            cursor.at = next;
             match header.kind {
                 2 => {
                     if header.values > header.unpacked.saturating_mul(8) {
                         return Err(self.fault("its dictionary is damaged".to_owned()));
                     }
-                    let source = self.unpack(&header, start, at)?;
+                    let source = self.unpack(&header, start, next)?;
                     let count = usize::try_from(header.values).unwrap_or(usize::MAX);
                     let mut found = Runs::apart(self.room);
                     self.plain(&source, count, self.is_bytes(), &mut found)?;
-                    dictionary = Some(found);
+                    cursor.dictionary = Some(found);
                 }
-                0 | 3 => {
-                    let left = rows - cells.rows();
-                    if header.values > left {
-                        return Err(self.fault(format!(
-                            "a page has {} rows, and {left} of its group are left",
-                            header.values
-                        )));
-                    }
-                    self.page(&header, start, at, dictionary.as_ref(), &mut cells)?;
-                }
+                0 | 3 => return Ok(Page { header, start, end: next }),
                 _ => {}
             }
+        }
+    }
+
+    fn read_values(&mut self, rows: u64) -> Result<Runs, DatasetError> {
+        let mut cells = Runs::new(self.room);
+        let mut cursor = self.cursor()?;
+        while cells.rows() < rows {
+            let page = self.next_page(&mut cursor)?;
+            let left = rows - cells.rows();
+            if page.header.values > left {
+                return Err(self.fault(format!(
+                    "a page has {} rows, and {left} of its group are left",
+                    page.header.values
+                )));
+            }
+            self.page(&page, &cursor, &mut cells)?;
         }
         if let Some(scale) = self.leaf.scale {
             cells.change(|cell| {
@@ -296,47 +344,75 @@ impl Pages<'_, '_> {
         matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image)
     }
 
-    /// Appends the values of a page's rows.
-    fn page(
-        &mut self,
-        header: &Header,
-        start: u64,
-        end: u64,
-        dictionary: Option<&Runs>,
-        cells: &mut Runs,
-    ) -> Result<(), DatasetError> {
+    /// The levels of a page, and its values.
+    pub(super) fn levels(&mut self, page: &Page) -> Result<(Levels, Source), DatasetError> {
+        let Page { header, start, end } = page;
         let count = usize::try_from(header.values).unwrap_or(usize::MAX);
-        let (levels, source) = match header.levels {
+        let most = u32::try_from(self.leaf.lists.len()).unwrap_or(u32::MAX);
+        let (repetition, definition, source) = match header.levels {
             Some((repetition, definition)) => {
                 let first = start.checked_add(repetition);
                 let values = first.and_then(|first| first.checked_add(definition));
                 let (first, values) =
-                    first.zip(values).filter(|(_, values)| *values <= end).ok_or_else(|| {
+                    first.zip(values).filter(|(_, values)| values <= end).ok_or_else(|| {
                         self.fault("a page's levels are longer than the page".to_owned())
                     })?;
-                let levels = self.window.get(first, definition)?.to_vec();
-                (levels, self.unpack(header, values, end)?)
+                let repetition = match most {
+                    0 => Vec::new(),
+                    _ => self.window.get(*start, repetition)?.to_vec(),
+                };
+                let definition = self.window.get(first, definition)?.to_vec();
+                (repetition, definition, self.unpack(header, values, *end)?)
             }
             None => {
-                let source = self.unpack(header, start, end)?;
-                self.take_levels(source)?
+                let source = self.unpack(header, *start, *end)?;
+                let (repetition, source) = self.take_levels(source, most > 0)?;
+                let (definition, source) = self.take_levels(source, self.leaf.level > 0)?;
+                (repetition, definition, source)
             }
         };
-        let is_there: Vec<bool> = match self.leaf.level {
-            0 => vec![true; count],
-            level => {
-                let width = u32::BITS - level.leading_zeros();
-                let numbers = hybrid::read(&levels, width, count);
-                let numbers = numbers.map_err(|reason| self.fault(reason.to_owned()))?;
-                numbers.into_iter().map(|number| number == level).collect()
-            }
-        };
+        let read = |bytes: &[u8], most| hybrid::read_levels(bytes, most, count);
+        let repetition = if most == 0 { Ok(Vec::new()) } else { read(&repetition, most) };
+        let levels = repetition.and_then(|repetition| {
+            Ok(Levels { repetition, definition: read(&definition, self.leaf.level)? })
+        });
+        Ok((levels.map_err(|reason| self.fault(reason.to_owned()))?, source))
+    }
+
+    /// Appends the values of a page's rows.
+    fn page(&mut self, page: &Page, cursor: &Cursor, cells: &mut Runs) -> Result<(), DatasetError> {
+        let (Levels { definition, .. }, source) = self.levels(page)?;
+        let level = u8::try_from(self.leaf.level).unwrap_or(u8::MAX);
+        let is_there: Vec<bool> = definition.into_iter().map(|number| number == level).collect();
         let there = is_there.iter().filter(|is| **is).count();
+        let values = self.page_values(page, cursor, &source, there)?;
+        let mut values = values.into_rows();
+        for alike in is_there.chunk_by(|one, next| one == next) {
+            let mut left = u32::try_from(alike.len()).unwrap_or(u32::MAX);
+            while left > 0 {
+                let next = if alike[0] { values.take(left) } else { None };
+                let (cell, rows) = next.unwrap_or((Cell::Null, left));
+                cells.push(cell, rows).map_err(|full| self.full(full))?;
+                left -= rows;
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of a page, `there` of them.
+    pub(super) fn page_values(
+        &mut self,
+        page: &Page,
+        cursor: &Cursor,
+        source: &Source,
+        there: usize,
+    ) -> Result<Runs, DatasetError> {
+        let dictionary = cursor.dictionary.as_ref();
         let mut values = Runs::new(self.room);
-        match header.encoding {
-            PLAIN => self.plain(&source, there, true, &mut values)?,
+        match page.header.encoding {
+            PLAIN => self.plain(source, there, true, &mut values)?,
             RLE if self.leaf.stored == BOOLEAN => {
-                let bytes = self.bytes(&source, 4, u64::MAX)?;
+                let bytes = self.bytes(source, 4, u64::MAX)?;
                 let numbers = hybrid::read(&bytes, 1, there);
                 let numbers = numbers.map_err(|reason| self.fault(reason.to_owned()))?;
                 for number in numbers {
@@ -345,7 +421,7 @@ impl Pages<'_, '_> {
                 }
             }
             PLAIN_DICTIONARY | RLE_DICTIONARY => {
-                let bytes = self.bytes(&source, 0, u64::MAX)?;
+                let bytes = self.bytes(source, 0, u64::MAX)?;
                 let (width, rest) = bytes.split_first().unwrap_or((&0, &[]));
                 let places = hybrid::read(rest, u32::from(*width), there);
                 let places = places.map_err(|reason| self.fault(reason.to_owned()))?;
@@ -363,7 +439,7 @@ impl Pages<'_, '_> {
                 }
             }
             encoding if self.is_by_differences(encoding) => {
-                self.by_differences(encoding, &source, there, &mut values)?;
+                self.by_differences(encoding, source, there, &mut values)?;
             }
             other => {
                 return Err(self.not_read(format!(
@@ -373,17 +449,7 @@ impl Pages<'_, '_> {
                 )));
             }
         }
-        let mut values = values.into_rows();
-        for alike in is_there.chunk_by(|one, next| one == next) {
-            let mut left = u32::try_from(alike.len()).unwrap_or(u32::MAX);
-            while left > 0 {
-                let next = if alike[0] { values.take(left) } else { None };
-                let (cell, rows) = next.unwrap_or((Cell::Null, left));
-                cells.push(cell, rows).map_err(|full| self.full(full))?;
-                left -= rows;
-            }
-        }
-        Ok(())
+        Ok(values)
     }
 
     pub(super) fn full(&self, _: Full) -> DatasetError {
@@ -405,9 +471,13 @@ impl Pages<'_, '_> {
         Ok(())
     }
 
-    /// Splits the levels from a page's values.
-    fn take_levels(&mut self, source: Source) -> Result<(Vec<u8>, Source), DatasetError> {
-        if self.leaf.level == 0 {
+    /// Splits levels from a page's values, if it has them.
+    fn take_levels(
+        &mut self,
+        source: Source,
+        has_them: bool,
+    ) -> Result<(Vec<u8>, Source), DatasetError> {
+        if !has_them {
             return Ok((Vec::new(), source));
         }
         let size = self.bytes(&source, 0, 4)?;

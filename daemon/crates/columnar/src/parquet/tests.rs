@@ -3,15 +3,16 @@ use std::fs;
 use std::path::Path;
 
 use super::READER;
-use super::footer::{Footer, Leaf};
+use super::footer::Footer;
 use super::pages::Pages;
+use super::schema::Leaf;
 use crate::fuzzing::{read_for_fuzzing, read_in_memory};
 use crate::{Cell, Reads};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 
 /// The fixtures are those of `formats`.
-fn fixture(name: &str) -> Vec<u8> {
+pub(super) fn fixture(name: &str) -> Vec<u8> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/fixtures/tables");
     fs::read(Path::new(folder).join(name)).unwrap()
 }
@@ -56,6 +57,10 @@ fn broken_files_are_reported_without_a_panic() {
         "long-lz4.parquet",
         "long-snappy.parquet",
         "long-zstd.parquet",
+        "lists-1.0.parquet",
+        "lists-2.0.parquet",
+        "told-1.0.parquet",
+        "told-2.0.parquet",
     ] {
         let whole = fixture(name);
         let (_, rows) = read_in_memory(&READER, &whole).unwrap();
@@ -94,7 +99,7 @@ fn values_that_stay_in_the_file_equal_the_written_bytes() {
 }
 
 /// A Thrift varint.
-fn number(mut number: u64) -> Vec<u8> {
+pub(super) fn number(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
@@ -233,7 +238,7 @@ fn held(file: &[u8]) -> Vec<usize> {
             .read(group.rows);
         runs.unwrap().held()
     };
-    footer.leaves.iter().map(of).collect()
+    footer.schema.leaves.iter().map(of).collect()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! in milliseconds as days, and records the original units in the file's metadata.
 
 use super::thrift::{Broken, Reader};
-use crate::arrow::{self, TimeUnit};
+use crate::arrow::TimeUnit;
 
 /// The metadata key of the Arrow schema, which is in base64.
 pub(super) const ARROW_SCHEMA: &[u8] = b"ARROW:schema";
@@ -82,13 +82,8 @@ pub(super) const fn converted_unit(number: i64) -> Option<TimeUnit> {
     }
 }
 
-/// The units of a file's columns by name, from its metadata; empty if these cannot be read.
-pub(super) fn units(metadata: &[u8]) -> Vec<(String, TimeUnit)> {
-    decode_base64(metadata).and_then(|message| arrow::time_units(&message)).unwrap_or_default()
-}
-
 /// Decodes base64 as Arrow's writers encode it. Builds for local files do not depend on the crate `base64`.
-fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.trim_ascii();
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     let text = text.get(..text.len() - padding.min(2))?;

@@ -134,8 +134,12 @@ fn datasets_written_by_save_to_disk_are_read() {
     let opened = open_with(&data, own(skipping)).unwrap();
     assert_eq!((opened.dataset.sample_count(), opened.report.warnings.len()), (6, 1));
     assert_eq!(names(&opened)[4], "data-00001-of-00002.arrow:1");
+    let nested = "tags = { from = \"info.tags\" }\nparts = { from = \"parts\" }";
+    let opened = open_with(&data, own(nested)).unwrap();
+    assert_eq!(sample(&opened, 2).unwrap()[0], format!("{:?}", r#"["a","a"]"#));
+    let expected = r#"[{"x":0,"y":2.0},{"x":1,"y":2.0}]"#;
+    assert_eq!(sample(&opened, 2).unwrap()[1], format!("{expected:?}"));
     for (fields, reason) in [
-        ("x = { from = \"info.tags\" }", "is not read: it is a list of texts"),
         ("x = { from = \"lable\" }", "no column lable for dataset.fields.x; it has image, label"),
         ("x = { from = \"caption\", as = \"image\" }", "is no such value"),
         ("x = { from = \"label\", missing = \"empty\" }", "can be \"empty\" for text and bytes"),

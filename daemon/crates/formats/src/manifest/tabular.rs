@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::source::Source;
 use crate::tables::{ROWS_PER_QUESTION, TableFormat};
 use crate::{arrow, parquet};
-use forebay_columnar::{Cell, Encoding, Number, Reads, TableColumn};
+use forebay_columnar::{Cell, Encoding, Inferred, Number, Reads, TableColumn};
 use forebay_dataset::ArrayValue;
 use forebay_dataset::error::DatasetError;
 use forebay_index::shard_paths::has_extension;
@@ -144,7 +144,8 @@ fn used<'c>(
             true => name.strip_suffix(".path").unwrap_or(name),
             false => name,
         };
-        let is_wanted = wanted.is_none_or(|wanted| wanted.contains(&key));
+        let is_inferred = column.inferred == Inferred::Field;
+        let is_wanted = wanted.map_or(is_inferred, |wanted| wanted.contains(&key));
         if !is_value && wanted.is_none() && !matches!(column.column.encoding, Encoding::Unread(_)) {
             read(place);
         }

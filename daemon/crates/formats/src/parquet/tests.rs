@@ -90,7 +90,10 @@ fn files_written_by_hugging_face_are_read() {
     ];
     assert_eq!(fields, expected);
     let warnings = opened.report.warnings.join("\n");
-    assert!(warnings.contains("tokens (it is a list, which is not read"), "{warnings}");
+    assert!(
+        warnings.contains("tokens (it is a list, read only if dataset.fields names it"),
+        "{warnings}"
+    );
     assert!(warnings.contains("1 rows have no caption"), "{warnings}");
     assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
     assert_eq!(opened.dataset.description().classes.unwrap().to_string(), "3, cat to eel");

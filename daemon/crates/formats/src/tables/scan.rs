@@ -10,7 +10,7 @@ use crate::columns::{ColumnRule, Source, read_rules};
 use crate::fields::{Form, Missing, begins_as_picture};
 use crate::indexed::{Format, Opening};
 use crate::records::{first_names, first_of, infer, settle, with_reason};
-use forebay_columnar::{Cell, Column, Encoding, PackedCell, Reader, Reads, TableColumn};
+use forebay_columnar::{Cell, Column, Encoding, Inferred, PackedCell, Reader, Reads, TableColumn};
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
@@ -126,9 +126,15 @@ impl Chosen {
                 (rules, None)
             }
             None => {
-                let own = columns.iter().filter(|column| !column.is_path);
+                let is_field =
+                    |column: &&TableColumn| !column.is_path && column.inferred == Inferred::Field;
+                let own = columns.iter().filter(is_field);
                 let own: Vec<Column> = own.map(|column| column.column.clone()).collect();
-                let (rules, left_out) = infer(&own);
+                let (rules, mut left_out) = infer(&own);
+                left_out.extend(columns.iter().filter_map(|column| match &column.inferred {
+                    Inferred::LeftOut(why) => Some(with_reason(&column.column.name, why)),
+                    Inferred::Field | Inferred::Unmentioned => None,
+                }));
                 (rules, Some(left_out))
             }
         };
