@@ -99,7 +99,7 @@ def test_another_tokenizer_is_named_when_a_state_is_resumed(tmp_path):
         loader.load_state_dict(state)
         next(loader)
     (tmp_path / "tokenizer.json").write_bytes((FIXTURES / "word-piece.json").read_bytes())
-    with pytest.raises(forebay.ForebayError, match="operations"), forebay.Loader(path) as loader:
+    with pytest.raises(forebay.Error, match="operations"), forebay.Loader(path) as loader:
         loader.load_state_dict(state)
         next(loader)
 
@@ -128,5 +128,5 @@ def test_a_missing_tokenizer_is_named_with_its_line(tmp_path):
     lines(tmp_path, documents(20))
     path = config(tmp_path, "byte-level")
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(forebay.ForebayError, match=r"text.toml.*tokenizer.json: No such file"):
+    with pytest.raises(forebay.Error, match=r"text.toml.*tokenizer.json: No such file"):
         next(forebay.Loader(path))
