@@ -23,8 +23,18 @@ use forebay_storage::listing::EntryKind;
 
 /// Extensions of files with many samples.
 const EXTENSIONS: [&str; 12] = [
-    ".parquet", ".tar", ".tar.gz", ".tar.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".arrow",
-    ".tfrecord", ".csv", ".tsv",
+    ".parquet",
+    ".tar",
+    ".tar.gz",
+    ".tar.zst",
+    ".jsonl",
+    ".jsonl.gz",
+    ".jsonl.zst",
+    ".ndjson",
+    ".arrow",
+    ".tfrecord",
+    ".csv",
+    ".tsv",
 ];
 /// Extensions of files that describe a repository.
 const DESCRIPTIONS: [&str; 6] = [".md", ".txt", ".json", ".yaml", ".yml", ".py"];
@@ -44,7 +54,7 @@ struct Group {
 /// The groups by their patterns, relative to the root.
 type Groups = BTreeMap<String, Group>;
 
-/// The layout of a repository with one group of files; `None`: it has none, or other files are more.
+/// The layout of a repository with one group of files; `None`: it has none, or most bytes are in other files.
 ///
 /// # Errors
 /// It has several groups: the message has a command for each. Or a folder cannot be listed.
@@ -94,9 +104,9 @@ fn in_words(group: &Group) -> String {
     format!("{} file{plural}, {}", group.files, format_bytes(group.bytes))
 }
 
-/// The groups of files; `None`: most files are none with many samples.
+/// The groups of files; `None`: most bytes are in other files.
 fn groups_in(storage: &dyn Storage) -> Result<Option<Groups>, DatasetError> {
-    let (mut groups, mut grouped, mut others) = (Groups::new(), 0_u64, 0_u64);
+    let (mut groups, mut grouped_bytes, mut other_bytes) = (Groups::new(), 0_u64, 0_u64);
     let mut waiting = VecDeque::from([Vec::new()]);
     let mut folders = 0;
     while let Some(folder) = waiting.pop_front() {
@@ -106,7 +116,7 @@ fn groups_in(storage: &dyn Storage) -> Result<Option<Groups>, DatasetError> {
                 waiting.push_back(below(&folder, name));
             }
             EntryKind::File | EntryKind::Object(_) => {
-                let bytes = if let EntryKind::Object(stamp) = kind { stamp.bytes } else { 0 };
+                let bytes = if let EntryKind::Object(stamp) = kind { stamp.bytes } else { 1 };
                 let path = String::from_utf8_lossy(&below(&folder, name)).into_owned();
                 match pattern_of(&path) {
                     Some(pattern) => {
@@ -115,10 +125,11 @@ fn groups_in(storage: &dyn Storage) -> Result<Option<Groups>, DatasetError> {
                             group.first = path;
                         }
                         group.files += 1;
-                        group.bytes += bytes;
-                        grouped += 1;
+                        group.bytes = group.bytes.saturating_add(bytes);
+                        grouped_bytes = grouped_bytes.saturating_add(bytes);
                     }
-                    None => others += u64::from(!describes(&path)),
+                    None if describes(&path) => {}
+                    None => other_bytes = other_bytes.saturating_add(bytes),
                 }
             }
         });
@@ -128,7 +139,7 @@ fn groups_in(storage: &dyn Storage) -> Result<Option<Groups>, DatasetError> {
             return Ok(None);
         }
     }
-    Ok((grouped > others).then_some(groups))
+    Ok((grouped_bytes > other_bytes).then_some(groups))
 }
 
 fn describes(path: &str) -> bool {

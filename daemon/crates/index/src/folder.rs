@@ -319,8 +319,7 @@ impl Task<'_> {
                 if let Some(before) = before {
                     warnings.extend(changes::gone(&before, &index));
                     let files = changes::all(&before, &index);
-                    report.changes =
-                        Some(with_revisions(before.file(), index.file(), files));
+                    report.changes = Some(with_revisions(before.file(), index.file(), files));
                 }
                 index
             }

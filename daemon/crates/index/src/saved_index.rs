@@ -10,8 +10,8 @@ use forebay_storage::version::FileStamp;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
-use crate::folder::{read_revision_of, refuse_index_inside, with_revision_of};
 use crate::folder::select::ListFile;
+use crate::folder::{read_revision_of, refuse_index_inside, with_revision_of};
 use crate::index_file::{IndexFile, LayoutFault};
 use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;

@@ -91,7 +91,9 @@ mod tests {
 
     #[test]
     fn urls_are_unchanged_and_file_urls_become_paths() {
-        for url in ["s3://bucket/a/b", "gs://bucket", "https://host:9000/a%20b", "hf://datasets/a/b@v1/c"] {
+        for url in
+            ["s3://bucket/a/b", "gs://bucket", "https://host:9000/a%20b", "hf://datasets/a/b@v1/c"]
+        {
             assert_eq!(read(url).unwrap().to_str(), Some(url));
             assert!(is_url(Path::new(url)));
             let slashes = format!("{url}//");

@@ -230,9 +230,17 @@ mod tests {
             (address.key("x/y"), address.full("")),
             ("x/y".to_owned(), "gs://bucket".to_owned())
         );
-        for wrong in
-            ["/data", "abfs://b", "hf://a/b", "hf://datasets/a", "hf://datasets/a/b/../c", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"]
-        {
+        for wrong in [
+            "/data",
+            "abfs://b",
+            "hf://a/b",
+            "hf://datasets/a",
+            "hf://datasets/a/b/../c",
+            "ftp://x",
+            "s3://b/a//c",
+            "s3://b/../c",
+            "https://h/%2e%2e/x",
+        ] {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }
     }

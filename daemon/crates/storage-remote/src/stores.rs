@@ -45,7 +45,11 @@ impl Objects {
     ///
     /// # Errors
     /// There is no usable response.
-    pub(super) async fn get_opts(&self, key: &Key, options: GetOptions) -> Result<GetResult, Error> {
+    pub(super) async fn get_opts(
+        &self,
+        key: &Key,
+        options: GetOptions,
+    ) -> Result<GetResult, Error> {
         match self {
             Self::Provider(store) => store.get_opts(key, options).await,
             Self::Hub(hub) => hub.get_opts(key, options).await,

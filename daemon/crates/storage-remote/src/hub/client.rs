@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LOCATION,
-    RANGE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG,
+    LOCATION, RANGE,
 };
 use http::{HeaderMap, Method, StatusCode, Uri};
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody, HttpResponse};
@@ -25,7 +25,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::limits::{self, Service};
-use super::links::Link;
+use super::links::{Link, Slot};
 use super::name::{Kind, is_commit};
 use super::repository::Repository;
 use super::tree::next_page;
@@ -35,6 +35,9 @@ use forebay_storage::error::RetryClass;
 
 /// The most redirects from the endpoint to itself, as for a repository with a new name.
 const MAX_REDIRECTS: usize = 5;
+
+/// The most links that a read tries: another thread's link may expire in between.
+const MAX_LINKS_TRIED: u32 = 3;
 
 /// See the module's head.
 #[derive(Debug, Clone)]
@@ -92,11 +95,15 @@ impl HubClient {
     ///
     /// # Errors
     /// There is no usable response; the trace says why.
-    pub(crate) async fn get_opts(&self, key: &Key, options: GetOptions) -> Result<GetResult, Error> {
+    pub(crate) async fn get_opts(
+        &self,
+        key: &Key,
+        options: GetOptions,
+    ) -> Result<GetResult, Error> {
         let slot = self.repository.links.slot(key.as_ref());
         let range = options.range.as_ref();
-        for is_last in [false, true] {
-            let mut held = slot.lock().await;
+        for tries in 1.. {
+            let mut held = slot.link.lock().await;
             let known = held.clone();
             let (link, answer) = match known.clone() {
                 Some(link) => (link, None),
@@ -121,18 +128,20 @@ impl HubClient {
             let range = if options.head { Some(&first_byte) } else { range };
             let response = match answer.filter(|_| !options.head) {
                 Some(response) => response,
-                None => self.ask(Service::Files, Method::GET, &link.url, range, link.is_own).await?,
+                None => {
+                    self.ask(Service::Files, Method::GET, &link.url, range, link.is_own).await?
+                }
             };
-            if is_stale(response.status()) && known.is_some() && !is_last {
-                let mut held = slot.lock().await;
+            if is_stale(response.status()) && known.is_some() && tries < MAX_LINKS_TRIED {
+                let mut held = slot.link.lock().await;
                 if held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &link)) {
                     *held = None;
                 }
                 continue;
             }
-            return self.finish(key, response, range, &link);
+            return self.finish((key, &slot), response, range, &link);
         }
-        Err(failed("no response"))
+        unreachable!("the last try returns")
     }
 
     /// Asks the endpoint where a file is. If it sends the file itself, the response is returned, too.
@@ -146,7 +155,8 @@ impl HubClient {
         let mut url = self.repository.file_url(key.as_ref());
         let mut said = Said::default();
         for _ in 0..MAX_REDIRECTS {
-            let response = self.ask(Service::Files, method.clone(), url.as_str(), range, true).await?;
+            let response =
+                self.ask(Service::Files, method.clone(), url.as_str(), range, true).await?;
             let (status, headers) = (response.status(), response.headers());
             said.add(headers, self.repository.name.kind);
             if !status.is_redirection() {
@@ -162,7 +172,10 @@ impl HubClient {
             }
             let location = text(headers, LOCATION.as_str()).unwrap_or_default();
             let Ok(target) = url.join(location) else {
-                return Err(refused("it redirects to what is no URL".to_owned(), RetryClass::Never));
+                return Err(refused(
+                    "it redirects to what is no URL".to_owned(),
+                    RetryClass::Never,
+                ));
             };
             if endpoint.is_own(&target) {
                 url = target;
@@ -216,7 +229,8 @@ impl HubClient {
         if is_own && let Some(token) = self.repository.token() {
             headers.insert(AUTHORIZATION, token.header().clone());
         }
-        let response = self.http.execute(request).await.map_err(|error| failed(error.to_string()))?;
+        let response =
+            self.http.execute(request).await.map_err(|error| failed(error.to_string()))?;
         limits::note(&server, service, response.status(), response.headers());
         if let Some(pause) = limits::left(&server, service) {
             Trace::update(|trace| trace.retry_after = Some(pause));
@@ -232,7 +246,10 @@ impl HubClient {
         let sentence = match is_own {
             true => self.repository.refusal(status, code.as_deref().unwrap_or_default()),
             false if is_stale(status) => Some((
-                format!("the hub's storage refuses a link that the hub has just signed, with {}", status.as_u16()),
+                format!(
+                    "the hub's storage refuses a link that the hub has just signed, with {}",
+                    status.as_u16()
+                ),
                 RetryClass::Outage,
             )),
             false => None,
@@ -248,7 +265,7 @@ impl HubClient {
     /// The result of a response with a file.
     fn finish(
         &self,
-        key: &Key,
+        (key, slot): (&Key, &Slot),
         response: HttpResponse,
         range: Option<&GetRange>,
         link: &Link,
@@ -272,7 +289,12 @@ impl HubClient {
                     .ok_or_else(|| failed("the response has no Content-Length"))?;
                 (0..bytes, bytes)
             }
-            _ => return Err(failed(format!("status {} for a request of that kind", status.as_u16()))),
+            _ => {
+                return Err(failed(format!(
+                    "status {} for a request of that kind",
+                    status.as_u16()
+                )));
+            }
         };
         let is_as_asked = match range {
             Some(GetRange::Bounded(range)) => got.start == range.start && got.end <= range.end,
@@ -282,12 +304,29 @@ impl HubClient {
         if !is_as_asked {
             return Err(failed("the response has another range than was asked for"));
         }
-        let tag = tag_of(headers, link, self.repository.name.kind);
+        let tag = self.tag_of(headers, slot, link);
         let mut result = result_of(key, bytes, got, tag, text(headers, CONTENT_ENCODING.as_str()));
         let stream = response.into_body().bytes_stream();
         let stream = stream.map(|chunk| chunk.map_err(|error| failed(error.to_string())));
         result.payload = GetResultPayload::Stream(stream.boxed());
         Ok(result)
+    }
+
+    /// The file's tag as the listing has it. If the storage host's tag on a kept connection differs from its first one, the
+    /// response may belong to another file, and has the other tag.
+    fn tag_of(&self, headers: &HeaderMap, slot: &Slot, link: &Link) -> Option<String> {
+        let own = text(headers, ETAG.as_str()).map(str::to_owned);
+        if link.is_own {
+            let mut said = Said::default();
+            said.add(headers, self.repository.name.kind);
+            return said.tag.or(own);
+        }
+        let is_first =
+            Trace::update(|trace| trace.answered.as_ref().is_none_or(|answered| answered.is_first));
+        match is_first.unwrap_or(true) || slot.first_tag.get_or_init(|| own.clone()) == &own {
+            true => link.tag.clone(),
+            false => own.or_else(|| Some("?".to_owned())),
+        }
     }
 
     /// The present commit of the revision that the URL names.
@@ -311,10 +350,13 @@ impl HubClient {
     pub(crate) async fn page(&self, url: &str) -> Result<Page, Error> {
         let (body, headers) = self.api(url).await?;
         let Some(next) = next_page(&headers) else { return Ok((body, None)) };
-        let next = Url::parse(url).and_then(|url| url.join(next)).map_err(|error| failed(error.to_string()))?;
+        let next = Url::parse(url)
+            .and_then(|url| url.join(next))
+            .map_err(|error| failed(error.to_string()))?;
         if !self.repository.endpoint.is_own(&next) {
             let host = next.host_str().unwrap_or_default();
-            let what = format!("the next page of its listing is at {host}, which is not the endpoint");
+            let what =
+                format!("the next page of its listing is at {host}, which is not the endpoint");
             return Err(refused(what, RetryClass::Never));
         }
         Ok((body, Some(next.to_string())))
@@ -343,7 +385,8 @@ impl HubClient {
                 return Err(failed("refused"));
             }
             let headers = response.headers().clone();
-            let body = response.into_body().bytes().await.map_err(|error| failed(error.to_string()))?;
+            let body =
+                response.into_body().bytes().await.map_err(|error| failed(error.to_string()))?;
             return Ok((body, headers));
         }
         Err(refused("its API redirects in a circle".to_owned(), RetryClass::Never))
@@ -363,27 +406,7 @@ impl Said {
 
     fn link(self, url: String, is_own: bool) -> Link {
         let Self { bytes, tag } = self;
-        Link { url, is_own, bytes, tag, first_tag: std::sync::OnceLock::new() }
-    }
-}
-
-/// The file's tag as the listing has it. If the storage host's tag differs from its first one on a kept connection, the
-/// response may belong to another file, and has the other tag.
-fn tag_of(headers: &HeaderMap, link: &Link, kind: Kind) -> Option<String> {
-    let own = text(headers, ETAG.as_str()).map(str::to_owned);
-    if link.is_own {
-        let mut said = Said::default();
-        said.add(headers, kind);
-        return said.tag.or(own);
-    }
-    let (is_first, repeats) = Trace::update(|trace| {
-        let answered = trace.answered.as_ref();
-        answered.map_or((true, false), |answered| (answered.is_first, answered.repeats_last))
-    })
-    .unwrap_or((true, false));
-    match is_first || (!repeats && link.first_tag.get_or_init(|| own.clone()) == &own) {
-        true => link.tag.clone(),
-        false => own.or_else(|| Some("?".to_owned())),
+        Link { url, is_own, bytes, tag }
     }
 }
 
@@ -422,7 +445,7 @@ fn part_of(text: &str) -> Option<(std::ops::Range<u64>, u64)> {
     let (start, last) = range.split_once('-')?;
     let (start, last, whole): (u64, u64, u64) =
         (start.parse().ok()?, last.parse().ok()?, whole.parse().ok()?);
-    (start <= last && last < whole).then_some((start..last + 1, whole))
+    (start <= last && last < whole).then(|| (start..last + 1, whole))
 }
 
 #[cfg(test)]
@@ -433,8 +456,16 @@ mod tests {
     fn content_range_is_read_exactly() {
         assert_eq!(part_of("bytes 0-9/100"), Some((0..10, 100)));
         for wrong in [
-            "", "bytes", "bytes 0-9", "bytes 9-0/100", "bytes 0-100/100", "bytes */100", "bytes 0-9/*",
-            "bytes -1-9/100", "0-9/100", "bytes 0-18446744073709551615/18446744073709551615",
+            "",
+            "bytes",
+            "bytes 0-9",
+            "bytes 9-0/100",
+            "bytes 0-100/100",
+            "bytes */100",
+            "bytes 0-9/*",
+            "bytes -1-9/100",
+            "0-9/100",
+            "bytes 0-18446744073709551615/18446744073709551615",
         ] {
             assert_eq!(part_of(wrong), None, "{wrong}");
         }
@@ -447,7 +478,9 @@ mod tests {
         };
         assert!(agrees("https://cdn.hf.co/x?a=b+c&d='e'"));
         assert!(agrees("http://127.0.0.1:81/x"));
-        for text in ["https://me@cdn.hf.co/x", "https://cdn.hf.co\\@evil.com/x", "https://CDN.hf.co/x"] {
+        for text in
+            ["https://me@cdn.hf.co/x", "https://cdn.hf.co\\@evil.com/x", "https://CDN.hf.co/x"]
+        {
             assert!(!agrees(text), "{text}");
         }
     }

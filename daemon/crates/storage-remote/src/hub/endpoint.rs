@@ -76,7 +76,9 @@ impl Endpoint {
     pub(crate) fn refusal(&self, url: &Url) -> Option<String> {
         let host = url.host_str().unwrap_or_default();
         if !url.username().is_empty() || url.password().is_some() {
-            return Some(format!("it redirects to a URL of {host} with a user, which is not followed"));
+            return Some(format!(
+                "it redirects to a URL of {host} with a user, which is not followed"
+            ));
         }
         let is_storage = match (url.host(), self.is_loopback) {
             (Some(_), true) => is_loopback(url) && matches!(url.scheme(), "http" | "https"),
@@ -138,8 +140,13 @@ mod tests {
     #[test]
     fn endpoint_is_encrypted_or_on_this_machine() {
         for wrong in [
-            "http://huggingface.co", "ftp://x", "huggingface.co", "https://a:b@x", "https://x?y",
-            "https://169.254.169.254", "x",
+            "http://huggingface.co",
+            "ftp://x",
+            "huggingface.co",
+            "https://a:b@x",
+            "https://x?y",
+            "https://169.254.169.254",
+            "x",
         ] {
             let error = Endpoint::of(Some(wrong)).unwrap_err();
             assert!(error.starts_with("HF_ENDPOINT") && !error.contains("a:b"), "{error}");
@@ -148,7 +155,9 @@ mod tests {
         let url = endpoint.url(["datasets", "a/b", "c d%"]);
         assert_eq!(url.as_str(), "https://lab/hub/datasets/a%2Fb/c%20d%25");
         assert_eq!(endpoint.unusual().as_deref(), Some("https://lab/hub"));
-        assert!(endpoint.is_own(&url) && !endpoint.is_own(&Url::parse("https://lab:1/hub").unwrap()));
+        assert!(
+            endpoint.is_own(&url) && !endpoint.is_own(&Url::parse("https://lab:1/hub").unwrap())
+        );
         assert_eq!(Endpoint::of(Some("")).unwrap().unusual(), None);
         assert!(Endpoint::of(Some("http://localhost:8080")).unwrap().is_loopback());
     }

@@ -61,8 +61,7 @@ pub(crate) fn note(server: &str, service: Service, status: StatusCode, headers: 
 
 /// The pause that a response asks for.
 fn pause_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
-    let is_busy =
-        matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let is_busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let lines = headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok());
     let spent = lines.flat_map(|line| line.split(',')).filter_map(time_if_spent).max();
     let after = headers.get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.trim().parse().ok());
@@ -101,7 +100,10 @@ mod tests {
         assert_eq!(pause(200, &[("ratelimit", "\"api\";r=3;t=55")]), None);
         assert_eq!(pause(200, &[("ratelimit", "\"api\";r=0;t=55")]), Some(56));
         assert_eq!(pause(200, &[("ratelimit", "\"a\";r=0;t=5, \"b\"; t=9 ; r=0")]), Some(10));
-        assert_eq!(pause(200, &[("ratelimit", "\"a\";r=0;t=5"), ("ratelimit", "\"b\";r=0;t=7")]), Some(8));
+        assert_eq!(
+            pause(200, &[("ratelimit", "\"a\";r=0;t=5"), ("ratelimit", "\"b\";r=0;t=7")]),
+            Some(8)
+        );
         assert_eq!(pause(200, &[("retry-after", "9")]), None);
         assert_eq!(pause(429, &[("retry-after", "9")]), Some(9));
         assert_eq!(pause(503, &[("retry-after", "9")]), Some(9));
@@ -112,7 +114,16 @@ mod tests {
 
     #[test]
     fn garbage_asks_for_no_pause_and_a_huge_one_is_bounded() {
-        for text in ["", ";", "r=0;t=5", "\"a\";r=;t=", "\"a\";r=0", "\"a\";r=0;t=-1", "\"a\";r=x;t=1", "\"a\";rr=0;t=1"] {
+        for text in [
+            "",
+            ";",
+            "r=0;t=5",
+            "\"a\";r=;t=",
+            "\"a\";r=0",
+            "\"a\";r=0;t=-1",
+            "\"a\";r=x;t=1",
+            "\"a\";rr=0;t=1",
+        ] {
             assert_eq!(pause(200, &[("ratelimit", text)]), None, "{text}");
         }
         assert_eq!(pause(200, &[("ratelimit", "\"a\";r=0;t=18446744073709551615")]), Some(3600));
@@ -121,7 +132,8 @@ mod tests {
 
     #[test]
     fn pause_holds_for_its_server_and_service_and_is_never_shortened() {
-        let headers = |seconds: &str| HeaderMap::from_iter([(RETRY_AFTER, seconds.parse().unwrap())]);
+        let headers =
+            |seconds: &str| HeaderMap::from_iter([(RETRY_AFTER, seconds.parse().unwrap())]);
         let busy = StatusCode::TOO_MANY_REQUESTS;
         note("test-server", Service::Api, busy, &headers("100"));
         note("test-server", Service::Api, busy, &headers("1"));

@@ -22,12 +22,16 @@ pub(crate) struct Link {
     /// The file's size and tag, if the endpoint said them.
     pub(crate) bytes: Option<u64>,
     pub(crate) tag: Option<String>,
+}
+
+/// What is known of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// A thread that resolves the link holds the lock.
+    pub(crate) link: AsyncMutex<Option<Arc<Link>>>,
     /// The tag in the storage host's first response, to detect a response that belongs to another file.
     pub(crate) first_tag: OnceLock<Option<String>>,
 }
-
-/// The place of a file's link; a thread that resolves it holds the lock.
-pub(crate) type Slot = AsyncMutex<Option<Arc<Link>>>;
 
 /// See the module's head.
 #[derive(Debug, Default)]

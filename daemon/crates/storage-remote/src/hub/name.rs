@@ -127,7 +127,10 @@ mod tests {
         assert_eq!(parsed("datasets/a/b.c/d/e.tar"), some("dataset a/b.c", "main", "d/e.tar"));
         assert_eq!(parsed("datasets/a/b@v1/d"), some("dataset a/b", "v1", "d"));
         assert_eq!(parsed("datasets/a/b@x%2Fy/d@e"), some("dataset a/b", "x/y", "d@e"));
-        assert_eq!(parsed("datasets/a/b@~parquet/d"), some("dataset a/b", "refs/convert/parquet", "d"));
+        assert_eq!(
+            parsed("datasets/a/b@~parquet/d"),
+            some("dataset a/b", "refs/convert/parquet", "d")
+        );
         assert_eq!(
             parsed("datasets/a/b@refs/convert/parquet/d/e"),
             some("dataset a/b", "refs/convert/parquet", "d/e")
@@ -140,10 +143,26 @@ mod tests {
     #[test]
     fn malformed_names_are_refused() {
         for wrong in [
-            "", "datasets", "datasets/", "datasets/a", "datasets/a/", "datasets//b", "models/a/b",
-            "datasets/a/b@", "datasets/a/b@~", "datasets/a/b@refs/x/y", "datasets/a/b@refs/pr",
-            "datasets/a/b@refs/pr/", "datasets/a/b@%FF", "datasets/a/b@%0a", "datasets/a/b@a%2F..%2Fb",
-            "datasets/../b", "datasets/a/..", "datasets/a?b/c", "datasets/a/b c", "buckets/a/b@main",
+            "",
+            "datasets",
+            "datasets/",
+            "datasets/a",
+            "datasets/a/",
+            "datasets//b",
+            "models/a/b",
+            "datasets/a/b@",
+            "datasets/a/b@~",
+            "datasets/a/b@refs/x/y",
+            "datasets/a/b@refs/pr",
+            "datasets/a/b@refs/pr/",
+            "datasets/a/b@%FF",
+            "datasets/a/b@%0a",
+            "datasets/a/b@a%2F..%2Fb",
+            "datasets/../b",
+            "datasets/a/..",
+            "datasets/a?b/c",
+            "datasets/a/b c",
+            "buckets/a/b@main",
             "datasets/ä/b",
         ] {
             assert_eq!(parsed(wrong), None, "{wrong}");

@@ -66,7 +66,9 @@ impl RemoteObjects {
                 "{revision:?} of {url} has moved from commit {commit} to {now} since the index was made: the files of \
                  {commit} are read; `forebay index` reads those of the new commit"
             ),
-            Ok(_) => tracing::info!(target: DATASET, "{url} reads commit {commit}, as its index says"),
+            Ok(_) => {
+                tracing::info!(target: DATASET, "{url} reads commit {commit}, as its index says")
+            }
             Err(refused) => tracing::info!(
                 target: DATASET,
                 "{url} reads commit {commit}, as its index says; whether {revision:?} has moved is not known: {}",
@@ -142,9 +144,8 @@ impl RemoteObjects {
         let first = || (repository.tree_url(path).to_string(), Folders::default());
         let (mut url, mut folders) = begun.map_or_else(first, |(_, url, folders)| (url, folders));
         loop {
-            let page = self.ask_hub("listing", folder, MAX_PAGE_BYTES, async |hub| {
-                hub.page(&url).await
-            });
+            let page =
+                self.ask_hub("listing", folder, MAX_PAGE_BYTES, async |hub| hub.page(&url).await);
             let (page, next) = match page {
                 Ok(page) => page,
                 Err(Refused { error, .. }) => {

@@ -40,26 +40,40 @@ impl Refused<'_> {
                 "the {kind} {id} is gated and the account of {token} has no access yet: accept its conditions at {page}"
             ),
             (401, _, None) => {
-                format!("the {kind} {id} is private or does not exist, and there is no token: correct dataset.path, or {set_token}")
+                format!(
+                    "the {kind} {id} is private or does not exist, and there is no token: correct dataset.path, or {set_token}"
+                )
             }
             (401, "RepoNotFound", Some(token)) => {
-                format!("there is no {kind} {id} that the account of {token} may see: correct dataset.path, or the token")
+                format!(
+                    "there is no {kind} {id} that the account of {token} may see: correct dataset.path, or the token"
+                )
             }
             (401, _, Some(token)) => {
-                format!("the token of {token} is not valid or has expired: renew it at https://huggingface.co/settings/tokens")
+                format!(
+                    "the token of {token} is not valid or has expired: renew it at https://huggingface.co/settings/tokens"
+                )
             }
-            (403, _, None) => format!("the {kind} {id} may not be read without a token: {set_token}"),
+            (403, _, None) => {
+                format!("the {kind} {id} may not be read without a token: {set_token}")
+            }
             (403, _, Some(token)) => format!(
                 "the token of {token} may not read the {kind} {id}: give it the right to, or ask for access at {page}"
             ),
             (404, "RepoNotFound", None) => {
-                format!("there is no {kind} {id}, or it is private: correct dataset.path, or {set_token}")
+                format!(
+                    "there is no {kind} {id}, or it is private: correct dataset.path, or {set_token}"
+                )
             }
             (404, "RepoNotFound", Some(token)) => {
-                format!("there is no {kind} {id} that the account of {token} may see: correct dataset.path, or the token")
+                format!(
+                    "there is no {kind} {id} that the account of {token} may see: correct dataset.path, or the token"
+                )
             }
             (404, "RevisionNotFound", _) => {
-                format!("the {kind} {id} has no revision {revision:?}: correct what follows `@` in dataset.path")
+                format!(
+                    "the {kind} {id} has no revision {revision:?}: correct what follows `@` in dataset.path"
+                )
             }
             _ => return None,
         };
@@ -91,8 +105,21 @@ mod tests {
         let none = None;
         let some = Some("HF_TOKEN");
         for (status, code, token, words) in [
-            (401, "GatedRepo", none, ["accept its conditions at https://huggingface.co/datasets/lab/cats", "set HF_TOKEN"]),
-            (403, "GatedRepo", some, ["account of HF_TOKEN has no access", "accept its conditions at https"]),
+            (
+                401,
+                "GatedRepo",
+                none,
+                [
+                    "accept its conditions at https://huggingface.co/datasets/lab/cats",
+                    "set HF_TOKEN",
+                ],
+            ),
+            (
+                403,
+                "GatedRepo",
+                some,
+                ["account of HF_TOKEN has no access", "accept its conditions at https"],
+            ),
             (401, "RepoNotFound", none, ["private or does not exist", "set HF_TOKEN"]),
             (401, "", some, ["token of HF_TOKEN is not valid", "renew"]),
             (403, "", some, ["may not read the dataset lab/cats", "give it the right"]),

@@ -126,8 +126,7 @@ impl Repository {
     /// The URL that tells the revision's present commit.
     pub(crate) fn revision_url(&self) -> Url {
         let RepositoryName { kind, owner, name, revision } = &self.name;
-        let mut url =
-            self.endpoint.url(["api", kind.folder(), owner, name, "revision", revision]);
+        let mut url = self.endpoint.url(["api", kind.folder(), owner, name, "revision", revision]);
         url.set_query(Some("expand=sha"));
         url
     }
@@ -190,7 +189,10 @@ mod tests {
         let bucket = repository("buckets/a/b");
         bucket.pin(&"0".repeat(40));
         assert_eq!(bucket.commit(), None);
-        assert_eq!(bucket.file_url("c/d").as_str(), "https://huggingface.co/buckets/a/b/resolve/c%2Fd");
+        assert_eq!(
+            bucket.file_url("c/d").as_str(),
+            "https://huggingface.co/buckets/a/b/resolve/c%2Fd"
+        );
         assert_eq!(
             bucket.tree_url("").as_str(),
             "https://huggingface.co/api/buckets/a/b/tree?recursive=true"

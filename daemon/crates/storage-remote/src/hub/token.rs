@@ -26,7 +26,9 @@ impl Token {
     ///
     /// # Errors
     /// It cannot be read or cannot be a token; its text is not repeated.
-    pub(crate) fn find(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, String> {
+    pub(crate) fn find(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, String> {
         if let Some(text) = variable("HF_TOKEN").filter(|text| !text.is_empty()) {
             let text = text.into_string().unwrap_or_else(|_| "\0".to_owned());
             return Self::new(&text, "HF_TOKEN".to_owned());
@@ -70,8 +72,7 @@ impl Token {
 /// The file of the token: `HF_TOKEN_PATH`, else `token` in `HF_HOME`, in `$XDG_CACHE_HOME/huggingface` or in
 /// `~/.cache/huggingface`.
 fn token_file(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let path =
-        |name: &str| variable(name).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let path = |name: &str| variable(name).filter(|text| !text.is_empty()).map(PathBuf::from);
     path("HF_TOKEN_PATH").or_else(|| {
         let home = path("HF_HOME").or_else(|| {
             let cache = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")))?;
@@ -86,8 +87,9 @@ mod tests {
     use super::*;
 
     fn find(pairs: &[(&str, &str)]) -> Result<Option<String>, String> {
-        let variable =
-            |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, text)| text.into());
+        let variable = |name: &str| {
+            pairs.iter().find(|(known, _)| *known == name).map(|(_, text)| text.into())
+        };
         let text = |token: Token| token.header().to_str().unwrap().to_owned();
         Token::find(variable).map(|token| token.map(text))
     }

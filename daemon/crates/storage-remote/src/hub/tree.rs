@@ -220,7 +220,14 @@ mod tests {
         let page = r#"[{"type":"file","path":"a/../b"},{"type":"file","path":"a//b"},{"type":"file","path":"c"}]"#;
         folders.add(Kind::Dataset, "", page.as_bytes()).unwrap();
         assert_eq!((folders.unusable, folders.first_unusable.as_str()), (2, "a/../b"));
-        for wrong in ["", "{}", "[1]", "[{}]", r#"[{"type":"file"}]"#, r#"[{"type":"file","path":"x","size":-1}]"#] {
+        for wrong in [
+            "",
+            "{}",
+            "[1]",
+            "[{}]",
+            r#"[{"type":"file"}]"#,
+            r#"[{"type":"file","path":"x","size":-1}]"#,
+        ] {
             assert!(folders.add(Kind::Dataset, "", wrong.as_bytes()).is_err(), "{wrong}");
         }
         let mut endless = Folders::default();
@@ -234,9 +241,14 @@ mod tests {
             let headers = HeaderMap::from_iter([(LINK, text.parse().unwrap())]);
             next_page(&headers).map(str::to_owned)
         };
-        assert_eq!(next("<https://h/x?cursor=a,b>; rel=\"next\"").as_deref(), Some("https://h/x?cursor=a,b"));
+        assert_eq!(
+            next("<https://h/x?cursor=a,b>; rel=\"next\"").as_deref(),
+            Some("https://h/x?cursor=a,b")
+        );
         assert_eq!(next("<u>; rel=\"first\", <v>; a=b; rel=next").as_deref(), Some("v"));
-        for text in ["", "<u>", "<u; rel=\"next\"", "u>; rel=\"next\"", "<u>; rel=\"nextish\"", "<><"] {
+        for text in
+            ["", "<u>", "<u; rel=\"next\"", "u>; rel=\"next\"", "<u>; rel=\"nextish\"", "<><"]
+        {
             assert_eq!(next(text), None, "{text}");
         }
     }
