@@ -1,8 +1,8 @@
 """A stand-in for Hugging Face's hub, for tests: two servers on loopback, the endpoint and its storage.
 
-The endpoint lists repositories page by page, says which commit a branch is, and redirects requests for large files to the
-storage with signed links, which expire. Both note each request with its time and its token. A repository can be gated,
-renamed, or moved to another commit, and the number of requests can be limited.
+The endpoint lists repositories page by page, says which commit a branch is, and redirects requests for large files to
+the storage with signed links, which expire. Both note each request with its time and its token. A repository can be
+gated or private or move to another commit, and the number of requests can be limited.
 """
 
 import contextlib
@@ -72,9 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         start, end = int(asked[1]), min(int(asked[2] or len(content)) + 1, len(content))
         if start >= len(content):
             return self.answer(416, Content_Range=f"bytes */{len(content)}")
-        return self.answer(
-            206, content[start:end], Content_Range=f"bytes {start}-{end - 1}/{len(content)}", **headers
-        )
+        return self.answer(206, content[start:end], Content_Range=f"bytes {start}-{end - 1}/{len(content)}", **headers)
 
     def do_HEAD(self):
         self.do_GET()
@@ -93,13 +91,15 @@ class Endpoint(Handler):
         kind, owner, name, *rest = parts[is_api:]
         repository = hub.repositories.get(f"{owner}/{name}")
         has_token = self.headers["Authorization"] == f"Bearer {hub.token}"
-        if repository and repository.private and not has_token or not repository or repository.kind != kind:
+        if (repository and repository.private and not has_token) or not repository or repository.kind != kind:
             status = 404 if has_token else 401
             return self.answer(status, X_Error_Code="RepoNotFound", X_Error_Message="Repository not found")
         if self.headers["Authorization"] and not has_token:
             return self.answer(401, X_Error_Message="Invalid credentials in Authorization header")
         if repository.gated and not (has_token and hub.has_access):
-            return self.answer(403 if has_token else 401, X_Error_Code="GatedRepo", X_Error_Message="Access is restricted")
+            return self.answer(
+                403 if has_token else 401, X_Error_Code="GatedRepo", X_Error_Message="Access is restricted"
+            )
         if is_api:
             return self.answer_api(repository, rest, urllib.parse.parse_qs(query))
         return self.answer_resolve(repository, rest[1:])

@@ -1,5 +1,5 @@
-"""Hugging Face's hub as a storage, over a stand-in on loopback: the same batches as from the local folder, the token only
-where it belongs, expired links, moved branches, limits of requests."""
+"""Hugging Face's hub as a storage, over a stand-in on loopback: the same batches as from the local folder, the token
+only where it belongs, expired links, moved branches, limits of requests."""
 
 import io
 import os
@@ -186,7 +186,13 @@ def test_a_kept_link_costs_one_request_a_sample(hub):
     assert requests <= 1.05 * 5 * SAMPLES, requests
 
 
-@pytest.mark.parametrize("headers", [{"Retry_After": "2"}, {"RateLimit": '"resolvers";r=0;t=1', "RateLimit_Policy": '"fixed window";"resolvers";q=100;w=300'}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry_After": "2"},
+        {"RateLimit": '"resolvers";r=0;t=1', "RateLimit_Policy": '"fixed window";"resolvers";q=100;w=300'},
+    ],
+)
 def test_no_reader_sends_a_request_within_an_announced_pause(hub, data, headers):
     made = config("hf://datasets/lab/cats/arrays", "npy", epochs=8)
     expected = digests(config(data / "arrays", "npy", epochs=8))
@@ -203,7 +209,7 @@ def test_no_reader_sends_a_request_within_an_announced_pause(hub, data, headers)
 def test_a_listing_waits_for_the_end_of_a_pause_and_goes_on_at_its_page(hub, data):
     hub.limits = [(2, {"RateLimit": '"api";r=0;t=4'})]
     assert digests(config("hf://datasets/lab/cats/arrays", "npy")) == digests(config(data / "arrays", "npy"))
-    pages = [path for path in hub.requests("/tree/")]
+    pages = hub.requests("/tree/")
     assert len(pages) == len(set(pages)) + 1, pages
 
 
@@ -279,5 +285,9 @@ def test_init_writes_a_configuration_and_asks_for_a_split(hub, data, tmp_path):
     assert checked.returncode == 0, checked
     done = run_program("init", "hf://datasets/lab/cats", "--output", output, "--force")
     assert done.returncode != 0
-    for words in ["2 configurations or splits", "cats/tables/train-*.parquet'    # 3 files, ", "cats/tars/*.tar'    # 3 files"]:
+    for words in [
+        "2 configurations or splits",
+        "cats/tables/train-*.parquet'    # 3 files, ",
+        "cats/tars/*.tar'    # 3 files",
+    ]:
         assert words in done.stderr, done.stderr
