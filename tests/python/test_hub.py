@@ -2,6 +2,7 @@
 only where it belongs, expired links, moved branches, limits of requests."""
 
 import io
+import json
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +21,7 @@ SAMPLES = 48
 def data(tmp_path_factory):
     """Tars of pictures, tables, and small arrays in folders, which are git's own files at the hub."""
     folder = tmp_path_factory.mktemp("hub") / "data"
-    for name in ("tars", "tables", "arrays/a b", "arrays/é+%"):
+    for name in ("tars", "tables", "arrays/a b", "arrays/é+%", "lists"):
         (folder / name).mkdir(parents=True)
     generator = np.random.default_rng(5)
     for shard in range(3):
@@ -34,6 +35,9 @@ def data(tmp_path_factory):
         shutil.copy(FIXTURES / f"tables/pages-{rows}.parquet", folder / "tables" / f"train-{shard:02}.parquet")
     for sample in range(8):
         np.save(folder / "arrays" / ("a b" if sample % 2 else "é+%") / f"{sample}.npy", np.full(5, sample, np.float32))
+    for part, names in [("train-0", "abcdefg"), ("train-1", "hijkl")]:
+        rows = [json.dumps({"x": ord(name), "text": name * 90}) for name in names]
+        (folder / "lists" / f"{part}.jsonl").write_text("\n".join(rows) + "\n")
     (folder / "README.md").write_text("# Data of tests\n")
     return folder
 
@@ -58,6 +62,8 @@ def config(path, format="parquet", epochs=2, **tables):
     dataset = {"path": str(path), "format": format}
     if format == "parquet":
         dataset["fields"] = {"image": {"from": "image", "as": "bytes", "missing": "empty"}, "label": {"from": "label"}}
+    if format == "manifest":
+        dataset["fields"] = {"x": {"from": "x", "as": "integer"}, "text": {"from": "text", "as": "text"}}
     return config_of(dataset, operations, order={"epochs": epochs, "seed": 7}, **tables)
 
 
@@ -80,7 +86,15 @@ def requests_in(stats):
 
 
 @pytest.mark.parametrize(
-    "path, format", [("tars", "webdataset"), ("tables", "parquet"), ("arrays", "npy"), ("tables/*.parquet", "parquet")]
+    "path, format",
+    [
+        ("tars", "webdataset"),
+        ("tars/01.tar", "webdataset"),
+        ("tables", "parquet"),
+        ("tables/*.parquet", "parquet"),
+        ("arrays", "npy"),
+        ("lists/*.jsonl", "manifest"),
+    ],
 )
 def test_a_dataset_gives_the_batches_of_the_folder(hub, data, path, format):
     expected = digests(config(data / path, format))
@@ -241,31 +255,39 @@ def test_gated_data_say_what_to_do(hub, monkeypatch):
     assert f"is gated and there is no token: {page} and set HF_TOKEN" in said, said
 
 
-def test_a_moved_branch_is_named_and_the_commit_of_the_index_is_read(hub, data, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "path, format, source, changed",
+    [
+        ("tables", "parquet", "tables/train-01.parquet", "tables/train-00.parquet"),
+        ("lists/*.jsonl", "manifest", "lists/train-1.jsonl", "lists/train-0.jsonl"),
+    ],
+)
+def test_a_moved_branch_is_named_and_the_commit_of_the_index_is_read(
+    hub, data, tmp_path, capfd, path, format, source, changed
+):
     repository = hub.repositories["lab/cats"]
-    made = config("hf://datasets/lab/cats/tables")
-    expected = digests(config(data / "tables"))
+    made = config(f"hf://datasets/lab/cats/{path}", format)
+    expected = digests(config(data / path, format))
     assert digests(made) == expected
     first = repository.refs["main"]
     assert f'reads commit {first}, which "main" names now' in capfd.readouterr().err
 
-    other = tmp_path / "other"
-    (other / "tables").mkdir(parents=True)
-    shutil.copy(FIXTURES / "tables/pages-38.parquet", other / "tables/new.parquet")
+    other = shutil.copytree(data, tmp_path / "other")
+    shutil.copy(other / source, other / changed)
     second = repository.commit(other)
     hub.clear()
     assert digests(made) == expected
     said = capfd.readouterr().err
     assert f"has moved from commit {first} to {second} since the index was made" in said, said
-    assert not hub.requests("/tree/") and all(first in path for path in hub.requests("/resolve/"))
+    assert all(first in path for path in hub.requests("/tree/") + hub.requests("/resolve/"))
 
     done = run_program("index", write_toml(tmp_path / "train.toml", made))
     assert f"commit {second} instead of {first}" in done.stdout + done.stderr, done
-    assert digests(made) == digests(config(other / "tables"))
+    assert digests(made) == digests(config(other / path, format))
     assert "has moved" not in capfd.readouterr().err
     # A commit in the URL is read without a question.
     hub.clear()
-    assert digests(config(f"hf://datasets/lab/cats@{first}/tables")) == expected
+    assert digests(config(f"hf://datasets/lab/cats@{first}/{path}", format)) == expected
     assert not hub.requests("/revision/")
 
 
@@ -286,7 +308,7 @@ def test_init_writes_a_configuration_and_asks_for_a_split(hub, data, tmp_path):
     done = run_program("init", "hf://datasets/lab/cats", "--output", output, "--force")
     assert done.returncode != 0
     for words in [
-        "2 configurations or splits",
+        "3 configurations or splits",
         "cats/tables/train-*.parquet'    # 3 files, ",
         "cats/tars/*.tar'    # 3 files",
     ]:

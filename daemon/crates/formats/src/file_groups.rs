@@ -6,7 +6,7 @@
 //! its configurations, in its README, is not read.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_config::DatasetConfig;
 use forebay_observe::format_bytes;
@@ -22,7 +22,7 @@ use forebay_storage::Storage;
 use forebay_storage::listing::EntryKind;
 
 /// Extensions of files with many samples.
-const EXTENSIONS: [&str; 12] = [
+const EXTENSIONS: [&str; 11] = [
     ".parquet",
     ".tar",
     ".tar.gz",
@@ -30,7 +30,6 @@ const EXTENSIONS: [&str; 12] = [
     ".jsonl",
     ".jsonl.gz",
     ".jsonl.zst",
-    ".ndjson",
     ".arrow",
     ".tfrecord",
     ".csv",
@@ -70,9 +69,10 @@ pub(crate) fn of_repository(
     if storage.root_is_file() {
         return Ok(None);
     }
-    let Some(groups) = groups_in(storage.as_ref())? else { return Ok(None) };
+    let Some(mut groups) = groups_in(storage.as_ref())? else { return Ok(None) };
     // A URL is text.
     let root = path.to_string_lossy();
+    groups.retain(|pattern, _| of_pattern(Path::new(&format!("{root}/{pattern}"))).is_some());
     let mut named = groups.iter().map(|(pattern, group)| {
         let name = if group.files == 1 { &group.first } else { pattern };
         (format!("{root}/{name}"), group)
@@ -193,10 +193,14 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "x").unwrap();
         };
-        ["metadata.csv", "README.md", "train/1.jpg"].map(make);
+        for name in ["metadata.csv", "README.md", "train/1.jpg"] {
+            make(name);
+        }
         let groups = || groups_in(&LocalFiles::open(folder.path()).unwrap()).unwrap();
         assert_eq!(groups(), None);
-        ["data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"].map(make);
+        for name in ["data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"] {
+            make(name);
+        }
         let names: Vec<_> = groups().unwrap().into_keys().collect();
         assert_eq!(names, ["data/test-*.parquet", "data/train-*.parquet", "metadata.csv"]);
     }
