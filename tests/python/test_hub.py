@@ -282,7 +282,9 @@ def test_a_moved_branch_is_named_and_the_commit_of_the_index_is_read(
     assert all(first in path for path in hub.requests("/tree/") + hub.requests("/resolve/"))
 
     done = run_program("index", write_toml(tmp_path / "train.toml", made))
-    assert f"commit {second} instead of {first}" in done.stdout + done.stderr, done
+    said = done.stdout + done.stderr
+    assert f'reads commit {second}, which "main" names now' in said, said
+    assert f"commit {second} instead of {first}" in said, said
     assert digests(made) == digests(config(other / path, format))
     assert "has moved" not in capfd.readouterr().err
     # A commit in the URL is read without a question.

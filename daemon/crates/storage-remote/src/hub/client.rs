@@ -104,7 +104,9 @@ impl HubClient {
         let range = options.range.as_ref();
         for tries in 1.. {
             let mut held = slot.link.lock().await;
-            let known = held.clone();
+            // A file of a commit never changes; one of a bucket may have changed since its link was made.
+            let may_be_known = !options.head || self.repository.has_revisions();
+            let known = held.clone().filter(|_| may_be_known);
             let (link, answer) = match known.clone() {
                 Some(link) => (link, None),
                 None => {
@@ -116,10 +118,7 @@ impl HubClient {
                 }
             };
             drop(held);
-            // What a commit says of a file never changes.
-            let is_settled = self.repository.commit().is_some() || known.is_none();
             if options.head
-                && is_settled
                 && let Some(bytes) = link.bytes
             {
                 return Ok(result_of(key, bytes, 0..0, link.tag.clone(), None));

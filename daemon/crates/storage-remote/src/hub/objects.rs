@@ -30,7 +30,7 @@ const MAX_OWN_PAUSE: Duration = Duration::from_secs(2);
 impl RemoteObjects {
     /// Finds out which commit a branch or a tag names, once, and reads its files from then on.
     pub(crate) fn settle_revision(&self, repository: &Repository) -> Result<(), Refused> {
-        if !repository.has_revisions() || repository.commit().is_some() {
+        if repository.is_settled() {
             return Ok(());
         }
         let commit = self.ask_commit()?;

@@ -69,6 +69,11 @@ impl Repository {
         self.name.kind == Kind::Dataset
     }
 
+    /// Whether what is read is known, down to the commit.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.has_revisions() || self.pinned().is_some()
+    }
+
     /// The commit that is read, once it is known.
     pub(crate) fn commit(&self) -> Option<String> {
         self.pinned().clone()
