@@ -145,6 +145,15 @@ impl RemoteObjects {
     /// # Errors
     /// Keys or credentials cannot be used, or the server does not respond.
     pub fn open(url: &Path, section: &Section) -> Result<Self, StorageError> {
+        Self::open_in(url, section, &|name| std::env::var_os(name))
+    }
+
+    /// As [`open`](Self::open), with these variables of the environment for the hub.
+    fn open_in(
+        url: &Path,
+        section: &Section,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, StorageError> {
         let refuse = |what: String| {
             let identity = "";
             Failed { action: "opening", path: url.to_owned(), identity, has_worked: false }
@@ -159,7 +168,7 @@ impl RemoteObjects {
                 false => "the URL has no bucket or has a part that is empty, `.` or `..`".to_owned(),
             })
         })?;
-        let stores = Stores::new(&root, &keys).map_err(refuse)?;
+        let stores = Stores::new(&root, &keys, variable).map_err(refuse)?;
         let mut objects = Self {
             root,
             url: url.to_owned(),

@@ -3,6 +3,7 @@
 //! All stores of a storage share one credentials object, so that credentials are requested once; each thread that reads
 //! has its own store (see `client_pool`).
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -103,7 +104,11 @@ impl Stores {
     ///
     /// # Errors
     /// A setting is missing or wrong; with its remedy.
-    pub(super) fn new(address: &Address, keys: &RemoteKeys) -> Result<Self, String> {
+    pub(super) fn new(
+        address: &Address,
+        keys: &RemoteKeys,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, String> {
         let headers = keys.header_map()?;
         if !headers.is_empty() && address.scheme != Scheme::Web {
             return Err("storage.headers apply to https:// only; remove them".to_owned());
@@ -112,7 +117,7 @@ impl Stores {
             check_endpoint(endpoint, keys, "storage.endpoint")?;
         }
         let is_plain = |url: &str| url.starts_with("http://");
-        let repository = repository_of(address, keys)?;
+        let repository = repository_of(address, keys, variable)?;
         let needs_tls = match address.scheme {
             Scheme::Hub => {
                 repository.as_ref().is_none_or(|repository| repository.endpoint.is_encrypted())
@@ -192,13 +197,17 @@ impl Stores {
 }
 
 /// The hub's repository that an address names.
-fn repository_of(address: &Address, keys: &RemoteKeys) -> Result<Option<Repository>, String> {
+fn repository_of(
+    address: &Address,
+    keys: &RemoteKeys,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Option<Repository>, String> {
     let Some(name) = address.repository() else { return Ok(None) };
     if keys.endpoint.is_some() {
         return Err("storage.endpoint does not apply to hf://: set HF_ENDPOINT instead, since it gets the token"
             .to_owned());
     }
-    Repository::new(name, keys.anonymous, |name| std::env::var_os(name)).map(Some)
+    Repository::new(name, keys.anonymous, variable).map(Some)
 }
 
 /// The callers decide what is retried, and when.

@@ -8,7 +8,7 @@ use object_store::path::Path as Key;
 
 use super::client::HubClient;
 use super::repository::Repository;
-use super::tree::{Entry, Folders};
+use super::tree::{Entries, Folders};
 use crate::pages::LeftOut;
 use crate::stores::{Listing, Store};
 use crate::{Refused, RemoteObjects};
@@ -122,7 +122,7 @@ impl RemoteObjects {
         self.settle_revision(repository).map_err(refused)?;
         let path = self.key_of(folder);
         let entries = self.take_folder(repository, (folder, &path), step)?;
-        for Entry { name, stamp } in &entries {
+        for (name, stamp) in &entries {
             let kind = stamp.map_or(EntryKind::Directory, EntryKind::Object);
             visit(name.as_bytes(), kind);
         }
@@ -135,7 +135,7 @@ impl RemoteObjects {
         repository: &Repository,
         (folder, path): (&str, &str),
         step: &dyn Fn(),
-    ) -> Result<Vec<Entry>, StorageError> {
+    ) -> Result<Entries, StorageError> {
         let mut tree = repository.tree();
         if let Some(entries) = tree.waiting.remove(path) {
             return Ok(entries);
