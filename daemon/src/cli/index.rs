@@ -31,7 +31,8 @@ pub(super) struct IndexArguments {
 
 /// `forebay index`.
 pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
-    let _logging = logging::start("warn");
+    // Also the commit of a repository that the index is made of.
+    let _logging = logging::start(&format!("warn,{}=info", logging::DATASET));
     for config in arguments.config.read()? {
         for dataset in config.datasets() {
             let name = match (&dataset.name, config.more_datasets.is_empty()) {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use forebay_config::DatasetConfig;
 
 use crate::fields::IMAGES;
+use crate::file_groups;
 use crate::indexed::Format;
 use crate::manifest::coco::Coco;
 use crate::manifest::{Manifest, NamedPictures, named_pictures, tabular};
@@ -456,6 +457,9 @@ pub fn find_layout(
     options: OpenOptions<'_>,
 ) -> Result<Option<Layout>, DatasetError> {
     let path = &config.path;
+    if let Some(layout) = file_groups::of_repository(config, options)? {
+        return Ok(Some(layout));
+    }
     if let Some(layout) = picture_paths(config, options)? {
         return Ok(Some(layout));
     }

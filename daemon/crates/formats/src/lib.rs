@@ -14,6 +14,7 @@ mod columns;
 pub mod conformance;
 mod draft;
 mod fields;
+mod file_groups;
 mod file_samples;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,5 +1,6 @@
 //! The differences between two indexes of a dataset: the number of files, and the names of the first ones.
 
+use crate::index_file::IndexFile;
 use forebay_storage::version::{FileStamp, ObjectStamp};
 use std::collections::HashMap;
 
@@ -40,6 +41,17 @@ impl Kind {
     fn words(&self, what: &str) -> Option<String> {
         let more = if self.count > self.names.len() as u64 { ", …" } else { "" };
         (self.count > 0).then(|| format!("{} {what} ({}{more})", self.count, self.names.join(", ")))
+    }
+}
+
+/// The text for messages, with the versions of the files if they differ.
+#[must_use]
+pub fn with_revisions(before: &IndexFile, now: &IndexFile, files: String) -> String {
+    match (before.revision(), now.revision()) {
+        (Some(before), Some(now)) if before != now => {
+            format!("commit {now} instead of {before}; {files}")
+        }
+        _ => files,
     }
 }
 

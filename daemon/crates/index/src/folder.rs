@@ -30,6 +30,8 @@ use self::index::FolderIndex;
 use self::layout::IndexOrigin;
 use self::scan::FolderFormat;
 use self::select::{ListFile, Selection};
+use crate::changes::with_revisions;
+use crate::index_file::{self, IndexFile};
 use forebay_config::DatasetConfig;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions};
@@ -78,7 +80,10 @@ pub fn open_folder(
     let mut warnings = Vec::new();
     if let Some(file) = options.previous_index {
         match open_previous(file, config, &root, format, started)? {
-            Some(opened) => return Ok(opened),
+            Some(opened) => {
+                read_revision_of(source, opened.0.file());
+                return Ok(opened);
+            }
             None => warnings.push(
                 "the index of the daemon before was changed in place or cut off: the folders are looked at anew"
                     .to_owned(),
@@ -114,6 +119,21 @@ pub fn open_folder(
     report.path = index.is_mapped().then_some(task.place.path);
     report.seconds = started.elapsed().as_secs_f64();
     Ok((index, report))
+}
+
+/// An index with the version of the files that was listed, if their storage keeps versions.
+pub fn with_revision_of(source: &dyn Directories, bytes: Vec<u8>) -> Vec<u8> {
+    match source.revision() {
+        Some(revision) => index_file::with_revision(bytes, &revision),
+        None => bytes,
+    }
+}
+
+/// Reads the files of the version that an index was made of.
+pub fn read_revision_of(source: &dyn Directories, index: &IndexFile) {
+    if let Some(revision) = index.revision() {
+        source.read_revision(revision);
+    }
 }
 
 /// Whether an index of this dataset is saved. If so, its root has existed before.
@@ -278,15 +298,19 @@ impl Task<'_> {
         let mut report = IndexReport::default();
         let mut warnings = Vec::new();
         let make = |warnings: &mut Vec<String>| {
-            self.scan(self.opening.progress, warnings)
-                .map_err(|error| self.distinguish_empty_root(error))
+            let bytes = self
+                .scan(self.opening.progress, warnings)
+                .map_err(|error| self.distinguish_empty_root(error))?;
+            Ok(with_revision_of(self.source, bytes))
         };
         let rescans = self.opening.lists_anew && self.source.remote_root().is_some();
-        let load = || self.load();
+        // A new listing is of what the branch is now.
+        let load = || self.load(!rescans);
         let loaded = self.place.load_or_make(self.opening, rescans, &mut warnings, load, make)?;
         let index = match loaded {
             Loaded::Saved(index) => {
                 report.reused = true;
+                read_revision_of(self.source, index.file());
                 index
             }
             Loaded::New { bytes, before } => {
@@ -294,7 +318,8 @@ impl Task<'_> {
                     .map_err(|fault| self.place.unreadable(fault))?;
                 if let Some(before) = before {
                     warnings.extend(changes::gone(&before, &index));
-                    report.changes = Some(changes::all(&before, &index));
+                    let files = changes::all(&before, &index);
+                    report.changes = Some(with_revisions(before.file(), index.file(), files));
                 }
                 index
             }
@@ -303,9 +328,13 @@ impl Task<'_> {
         Ok((index, report))
     }
 
-    fn load(&self) -> Result<Saved<FolderIndex>, DatasetError> {
+    fn load(&self, reads_its_revision: bool) -> Result<Saved<FolderIndex>, DatasetError> {
         let load = || load_at(&self.place, &self.identity, &self.options, self.format);
-        Ok(match self.opening.call("reading the index", &self.place.path, load)? {
+        let loaded = self.opening.call("reading the index", &self.place.path, load)?;
+        if let Some(index) = loaded.as_ref().filter(|_| reads_its_revision) {
+            read_revision_of(self.source, index.file());
+        }
+        Ok(match loaded {
             Some(index) if cache::is_up_to_date(&index, self.source) => Saved::Fresh(index),
             Some(index) => Saved::Stale(index),
             None => Saved::Nothing,

@@ -11,7 +11,7 @@
 //! 144 samples u64                    152 start of the scan, seconds since 1970, i64
 //! 160 numbers u64 [4]: defined by the kind
 //! 192 ends u64 [8]: of the sections, from the start of the file; a section that the kind lacks is empty
-//! 256 the sections, one after another
+//! 256 the sections, one after another; the last one is the version of all files, if their storage keeps versions
 //! ```
 
 use std::ops::Range;
@@ -23,6 +23,8 @@ use forebay_protocol::ids::SampleId;
 pub const HEADER_BYTES: usize = 256;
 /// The maximum number of sections.
 const MAX_SECTIONS: usize = 8;
+/// The section with the version of the files; empty: their storage keeps none.
+const REVISION: usize = MAX_SECTIONS - 1;
 
 const MAGIC: [u8; 8] = *b"FOREBIDX";
 /// The first bytes of a folder's index when each kind had its own layout.
@@ -199,6 +201,21 @@ pub fn seal(bytes: &mut [u8], fingerprint: [u8; 32]) {
     bytes[CHECKSUM].copy_from_slice(checksum.as_bytes());
 }
 
+/// A complete index with the version of the files that it describes, in the last section, which no kind uses.
+///
+/// # Panics
+/// The bytes are shorter than a header.
+#[must_use]
+pub fn with_revision(mut bytes: Vec<u8>, revision: &str) -> Vec<u8> {
+    bytes.extend_from_slice(revision.as_bytes());
+    let end = bytes.len() as u64;
+    let at = ENDS.start + 8 * REVISION;
+    put(&mut bytes[at..at + 8], [end]);
+    let fingerprint = bytes[FINGERPRINT].first_chunk().copied().unwrap_or_default();
+    seal(&mut bytes, fingerprint);
+    bytes
+}
+
 /// An intact index.
 #[derive(Debug)]
 pub struct IndexFile {
@@ -292,6 +309,12 @@ impl IndexFile {
     #[must_use]
     pub fn text(&self, section: usize) -> &str {
         std::str::from_utf8(self.section(section)).unwrap_or_default()
+    }
+
+    /// The version of the files that it describes, if their storage keeps versions.
+    #[must_use]
+    pub fn revision(&self) -> Option<&str> {
+        Some(self.text(REVISION)).filter(|text| !text.is_empty())
     }
 
     /// A record of a section of records of this size.
@@ -400,6 +423,19 @@ mod tests {
         assert_eq!((file.u64(0, 1), file.u64(0, 2), file.records(0, 8)), (Some(5), None, Some(2)));
         assert_eq!((file.text(1), file.section(2), file.records(1, 3)), ("text", &[][..], None));
         assert_eq!(file.group_of::<8>(0, 2, SampleId(1)), 0);
+        assert_eq!(file.revision(), None);
+    }
+
+    #[test]
+    fn revision_is_added_to_a_complete_index() {
+        let file = open(with_revision(built(), "0123abcd"), Kind::ROWS).unwrap();
+        assert_eq!(file.revision(), Some("0123abcd"));
+        assert_eq!((file.text(1), file.section(2)), ("text", &[][..]));
+        assert_eq!((file.fingerprint(), file.samples()), ([4; 32], 2));
+        let before = open(with_revision(built(), "ffff"), Kind::ROWS).unwrap();
+        let said = crate::changes::with_revisions(&before, &file, "1 new".to_owned());
+        assert_eq!(said, "commit 0123abcd instead of ffff; 1 new");
+        assert_eq!(crate::changes::with_revisions(&file, &file, "1 new".to_owned()), "1 new");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use forebay_storage::version::FileStamp;
 
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
-use crate::folder::refuse_index_inside;
 use crate::folder::select::ListFile;
+use crate::folder::{read_revision_of, refuse_index_inside, with_revision_of};
 use crate::index_file::{IndexFile, LayoutFault};
 use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
@@ -168,6 +168,7 @@ impl<'a> Request<'a> {
         let index = match self.previous::<I>()? {
             Some(Ok(index)) => {
                 report.reused = true;
+                read_revision_of(storage, index.file());
                 index
             }
             other => {
@@ -237,20 +238,26 @@ impl<'a> Request<'a> {
         let mut warnings = Vec::new();
         let rescans = self.options.lists_anew && storage.remote_root().is_some();
         let load = || {
-            Ok(match self.load()? {
+            let loaded = self.load::<I>()?;
+            // A new listing is of what the branch is now.
+            if let Some(index) = loaded.as_ref().filter(|_| !rescans) {
+                read_revision_of(storage, index.file());
+            }
+            Ok(match loaded {
                 Some(index) if is_fresh(&index)? => Saved::Fresh(index),
                 Some(index) => Saved::Stale(index),
                 None => Saved::Nothing,
             })
         };
         let make = |warnings: &mut Vec<String>| {
-            let bytes = make(warnings)?;
+            let bytes = with_revision_of(storage, make(warnings)?);
             self.place.save_warnings(&bytes, warnings);
             Ok(bytes)
         };
         let loaded = self.place.load_or_make(self.options, rescans, &mut warnings, load, make)?;
         if let Loaded::Saved(index) = &loaded {
             report.reused = true;
+            read_revision_of(storage, index.file());
             warnings.extend(self.place.saved_warnings(index.bytes()));
         }
         let by_blocks = self.options.by_blocks;
@@ -264,8 +271,10 @@ impl<'a> Request<'a> {
             Loaded::Saved(index) => Ok(index),
             Loaded::New { bytes, before } => {
                 let index = I::open(bytes).map_err(|fault| self.place.unreadable(fault))?;
-                report.changes =
-                    before.map(|before| changes::of_files(before.files(), index.files()));
+                report.changes = before.map(|before| {
+                    let files = changes::of_files(before.files(), index.files());
+                    changes::with_revisions(before.file(), index.file(), files)
+                });
                 Ok(index)
             }
         }

@@ -10,7 +10,7 @@ use crate::kind::LocalPath;
 use crate::kinds;
 
 /// Supported schemes.
-const SCHEMES: [&str; 6] = ["s3", "gs", "az", "https", "http", "file"];
+const SCHEMES: [&str; 7] = ["s3", "gs", "az", "hf", "https", "http", "file"];
 const SEPARATOR: &str = "://";
 
 /// Whether a path is a URL. A local path never is one: doubled slashes are removed when it is read.
@@ -22,7 +22,7 @@ pub fn is_url(path: &Path) -> bool {
 
 kinds! {
     /// A local path as [`LocalPath`], or a URL; `file://` becomes a path.
-    [pub] DataPath as PathBuf: "a local path (~ is not expanded, write ${HOME} instead) or a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path or file:///path", type "a path or a URL";
+    [pub] DataPath as PathBuf: "a local path (~ is not expanded, write ${HOME} instead) or a URL: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, hf://datasets/OWNER/NAME/path, https://host/path or file:///path", type "a path or a URL";
     read(value) {
         let text = value.as_text()?;
         let Some((scheme, rest)) = text.split_once(SEPARATOR) else {
@@ -91,7 +91,9 @@ mod tests {
 
     #[test]
     fn urls_are_unchanged_and_file_urls_become_paths() {
-        for url in ["s3://bucket/a/b", "gs://bucket", "https://host:9000/a%20b"] {
+        for url in
+            ["s3://bucket/a/b", "gs://bucket", "https://host:9000/a%20b", "hf://datasets/a/b@v1/c"]
+        {
             assert_eq!(read(url).unwrap().to_str(), Some(url));
             assert!(is_url(Path::new(url)));
             let slashes = format!("{url}//");

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
+use super::hub::RepositoryName;
+
 /// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scheme {
@@ -15,6 +17,8 @@ pub(super) enum Scheme {
     Az,
     /// Files on a web server.
     Web,
+    /// A dataset or a bucket of Hugging Face's hub.
+    Hub,
 }
 
 /// A URL in parts.
@@ -23,7 +27,7 @@ pub(super) struct Address {
     pub(super) scheme: Scheme,
     /// The URL up to the bucket or host, without a slash at the end.
     pub(super) base: String,
-    /// The bucket; for a web server its host and port.
+    /// The bucket; for a web server its host and port; for the hub owner and name.
     pub(super) bucket: String,
     /// Prefix of the objects' names, decoded, without slashes around it.
     pub(super) prefix: String,
@@ -38,9 +42,20 @@ impl Address {
             "gs" => Scheme::Gs,
             "az" => Scheme::Az,
             "https" | "http" => Scheme::Web,
+            "hf" => Scheme::Hub,
             _ => return None,
         };
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let (bucket, prefix, base) = match scheme {
+            Scheme::Hub => {
+                let (repository, path) = RepositoryName::parse(rest)?;
+                let named = rest.len() - path.len();
+                (repository.id(), path, rest[..named].trim_end_matches('/'))
+            }
+            _ => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                (bucket.to_owned(), prefix, bucket)
+            }
+        };
         let prefix = prefix.trim_matches('/');
         let prefix = match scheme {
             Scheme::Web => percent_decode(prefix)?,
@@ -50,8 +65,14 @@ impl Address {
         if bucket.is_empty() || (has_empty && !prefix.is_empty()) {
             return None;
         }
-        let base = format!("{name}://{bucket}");
-        Some(Self { scheme, base, bucket: bucket.to_owned(), prefix })
+        let base = format!("{name}://{base}");
+        Some(Self { scheme, base, bucket, prefix })
+    }
+
+    /// The hub's repository.
+    pub(super) fn repository(&self) -> Option<RepositoryName> {
+        let (name, _) = RepositoryName::parse(self.base.strip_prefix("hf://")?)?;
+        Some(name)
     }
 
     /// The name of an object, from its path relative to the root.
@@ -195,14 +216,31 @@ mod tests {
         assert_eq!(address.name(), "b%20");
         let address = Address::parse("https://host:81/a%20b").unwrap();
         assert_eq!((address.scheme, address.key("x")), (Scheme::Web, "a b/x".to_owned()));
+        let address = Address::parse("hf://datasets/a/b@refs/pr/1/c/d.tar").unwrap();
+        assert_eq!(
+            (address.bucket.as_str(), address.prefix.as_str(), address.full("")),
+            ("a/b", "c/d.tar", "hf://datasets/a/b@refs/pr/1/c/d.tar".to_owned())
+        );
+        assert_eq!(address.parent().full("x"), "hf://datasets/a/b@refs/pr/1/c/x");
+        assert_eq!(address.repository().unwrap().revision, "refs/pr/1");
+        let address = Address::parse("hf://datasets/a/b").unwrap();
+        assert_eq!((address.name(), address.full("x")), ("", "hf://datasets/a/b/x".to_owned()));
         let address = Address::parse("gs://bucket").unwrap();
         assert_eq!(
             (address.key("x/y"), address.full("")),
             ("x/y".to_owned(), "gs://bucket".to_owned())
         );
-        for wrong in
-            ["/data", "abfs://b", "ftp://x", "s3://b/a//c", "s3://b/../c", "https://h/%2e%2e/x"]
-        {
+        for wrong in [
+            "/data",
+            "abfs://b",
+            "hf://a/b",
+            "hf://datasets/a",
+            "hf://datasets/a/b/../c",
+            "ftp://x",
+            "s3://b/a//c",
+            "s3://b/../c",
+            "https://h/%2e%2e/x",
+        ] {
             assert_eq!(Address::parse(wrong), None, "{wrong}");
         }
     }

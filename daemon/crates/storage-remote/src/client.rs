@@ -25,7 +25,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::address::is_metadata;
+use super::pace::Pace;
 use super::trace::Trace;
+pub(super) use super::wire::AsGiven;
 use super::wire::{
     Addresses, Answered, CONNECT_TIMEOUT, Head, IDLE_TIMEOUT, MAX_HEADERS, USER_AGENT_TEXT,
     WireError, Wires,
@@ -52,6 +54,8 @@ pub(super) struct ClientTerms {
     pub(super) tls: rustls::ClientConfig,
     /// Resolves the servers' names.
     pub(super) addresses: Arc<Addresses>,
+    /// Spreads the requests over time, if that is configured.
+    pub(super) pace: Option<Arc<Pace>>,
 }
 
 impl ClientTerms {
@@ -100,7 +104,8 @@ impl Connector {
         let for_credentials = self.for_credentials;
         let wires = self.terms.wires().filter(|_| !for_credentials);
         let (stall, names_are_bytes) = (self.terms.stall, self.terms.names_are_bytes);
-        let service = Service { client, wires, for_credentials, names_are_bytes, stall };
+        let pace = self.terms.pace.clone().filter(|_| !for_credentials);
+        let service = Service { client, wires, for_credentials, names_are_bytes, stall, pace };
         Ok(HttpClient::new(service))
     }
 }
@@ -180,6 +185,7 @@ struct Service {
     for_credentials: bool,
     names_are_bytes: bool,
     stall: Duration,
+    pace: Option<Arc<Pace>>,
 }
 
 impl Service {
@@ -214,7 +220,8 @@ impl Service {
         let url = parts.uri.to_string().parse::<reqwest::Url>();
         let mut url = url.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
         // Both mean a space; some servers take `+` literally when they check a signature.
-        if let Some(query) = url.query().filter(|query| query.contains('+')) {
+        let is_free = parts.extensions.get::<AsGiven>().is_none();
+        if let Some(query) = url.query().filter(|query| is_free && query.contains('+')) {
             let query = query.replace('+', "%20");
             url.set_query(Some(&query));
         }
@@ -281,6 +288,9 @@ impl HttpService for Service {
             };
             limit_bytes
         });
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
+        }
         if request.method() == Method::GET
             && limit_bytes == Some(u64::MAX)
             && let Some(wires) = &self.wires

@@ -4,11 +4,12 @@
 //! confinement, and wakes no other thread. There are as many clients as threads that read at once. The one used last is
 //! lent first: its connection is still warm.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
+use super::hub::Repository;
 use super::stores::{Store, Stores};
 use super::trace::Trace;
 
@@ -38,6 +39,11 @@ impl ClientPool {
     /// Whose credentials are used.
     pub(super) fn identity(&self) -> &str {
         &self.stores.identity
+    }
+
+    /// The hub's repository, if these clients read it.
+    pub(super) const fn repository(&self) -> Option<&Arc<Repository>> {
+        self.stores.repository()
     }
 
     /// Reports that the server refused a request because its keys have expired.

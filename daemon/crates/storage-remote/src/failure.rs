@@ -47,6 +47,11 @@ pub(super) struct Failed<'a> {
 impl Failed<'_> {
     /// The error that corresponds to `object_store`'s error and the last request's trace.
     pub(super) fn error(self, error: &Error, trace: &Trace) -> StorageError {
+        if let Some(refusal) = &trace.refusal {
+            let pause = refusal.retry_after.or(trace.retry_after);
+            let pause = pause.map(|pause| pause.min(MAX_RETRY_AFTER));
+            return self.remote(refusal.what.clone(), refusal.class, pause);
+        }
         if trace.is_credentials {
             return self.no_credentials(error, trace);
         }

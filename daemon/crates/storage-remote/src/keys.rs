@@ -30,12 +30,21 @@ forebay_keys::keys! {
         pub stall: TimeSpan, "", default(Duration::from_secs(5));
         /// plain `http://` also to other machines
         pub allow_http: bool, "", default(false);
+        /// requests are spread so that all readers of a process send a server at most so many; with
+        /// several processes, as many times as much
+        pub requests_per_second: Rate, "", absent("no limit");
         /// the endpoint's host names the bucket
         pub virtual_hosted: bool, "", default(false);
     }
 }
 
 forebay_keys::kinds! {
+    /// Requests a second.
+    [pub] Rate as f64: "a number above 0", type "a number above 0";
+    read(value) { <f64 as forebay_keys::Kind>::read(value).filter(|rate| *rate > 0.0) }
+    write(out) { Value::Float(*out) }
+    schema { "type": "number", "exclusiveMinimum": 0 }
+
     /// Names and values of headers, as written.
     [pub] Headers as Vec<(String, String)>: "a table of strings that each name a variable, such as { Authorization = \"Bearer ${TOKEN}\" }", type "a table of strings";
     read(value) {

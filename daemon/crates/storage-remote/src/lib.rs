@@ -1,6 +1,7 @@
-//! Objects at a URL: S3-compatible stores, Google Cloud Storage, Azure Blob Storage, files on a web server.
+//! Objects at a URL: S3-compatible stores, Google Cloud Storage, Azure Blob Storage, files on a web server, datasets and
+//! buckets of Hugging Face's hub.
 //!
-//! `object_store` signs requests. `client` sends metadata requests; `wire` downloads bodies over its own connections;
+//! `object_store` signs requests; `hub` makes those to the hub. `client` sends metadata requests; `wire` downloads bodies over its own connections;
 //! `client_pool` assigns clients and connections to threads. Only pages of a listing are retried here: `failure`
 //! classifies errors for the callers that retry.
 //!
@@ -16,10 +17,12 @@ mod client;
 mod client_pool;
 mod failure;
 mod hedges;
+mod hub;
 mod keys;
 mod known;
 mod listing;
 mod names;
+mod pace;
 mod page;
 mod pages;
 mod process;
@@ -86,6 +89,8 @@ pub struct RemoteObjects {
     endpoint: Option<String>,
     /// Whether objects never change under their names.
     is_immutable: bool,
+    /// Whether `storage.requests_per_second` spreads the requests.
+    is_paced: bool,
     clients: Arc<ClientPool>,
     /// Whether a request has succeeded: later failures of credentials may be temporary.
     has_worked: AtomicBool,
@@ -140,6 +145,15 @@ impl RemoteObjects {
     /// # Errors
     /// Keys or credentials cannot be used, or the server does not respond.
     pub fn open(url: &Path, section: &Section) -> Result<Self, StorageError> {
+        Self::open_in(url, section, &|name| std::env::var_os(name))
+    }
+
+    /// As [`open`](Self::open), with these variables of the environment for the hub.
+    fn open_in(
+        url: &Path,
+        section: &Section,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, StorageError> {
         let refuse = |what: String| {
             let identity = "";
             Failed { action: "opening", path: url.to_owned(), identity, has_worked: false }
@@ -147,15 +161,21 @@ impl RemoteObjects {
         };
         let keys = RemoteKeys::of(section).map_err(|error| refuse(error.to_string()))?;
         let root = url.to_str().and_then(Address::parse).ok_or_else(|| {
-            refuse("the URL has no bucket or has a part that is empty, `.` or `..`".to_owned())
+            refuse(match url.starts_with("hf:/") {
+                true => "the hub's URLs are hf://datasets/OWNER/NAME[@REVISION][/path] and hf://buckets/OWNER/NAME[/path], \
+                         without a part that is empty, `.` or `..`"
+                    .to_owned(),
+                false => "the URL has no bucket or has a part that is empty, `.` or `..`".to_owned(),
+            })
         })?;
-        let stores = Stores::new(&root, &keys).map_err(refuse)?;
+        let stores = Stores::new(&root, &keys, variable).map_err(refuse)?;
         let mut objects = Self {
             root,
             url: url.to_owned(),
             root_is_file: false,
-            endpoint: keys.endpoint.clone(),
+            endpoint: keys.endpoint.clone().or_else(|| stores.repository()?.endpoint.unusual()),
             is_immutable: keys.immutable,
+            is_paced: keys.requests_per_second.is_some(),
             clients: Arc::new(ClientPool::new(stores)),
             has_worked: AtomicBool::new(false),
             metrics: Arc::default(),
@@ -178,6 +198,16 @@ impl RemoteObjects {
             }
         }
         Ok(objects)
+    }
+
+    /// `dataset.path`.
+    fn url(&self) -> &Path {
+        &self.url
+    }
+
+    /// The name of an object in the bucket or the repository.
+    fn key_of(&self, relative: &str) -> String {
+        self.root.key(relative)
     }
 
     /// An object's path in messages.
@@ -302,6 +332,7 @@ impl RemoteObjects {
         encoded: Encoded,
     ) -> Result<FileStatus, Refused> {
         const ACTION: &str = "asking the size of";
+        self.settle()?;
         let head = async |store: &Store, key: &Key| {
             let result = store.objects.get_opts(key, options).await?;
             let (meta, encoding) = (result.meta.clone(), self.encoding_of(&result));
@@ -323,11 +354,17 @@ impl RemoteObjects {
 
     /// The `Content-Encoding` of a file on a web server, which is refused. Objects of a bucket are returned as stored.
     fn encoding_of(&self, result: &GetResult) -> Option<String> {
-        answer::encoding(result).filter(|_| self.is_web()).map(str::to_owned)
+        let is_file = self.is_web() || self.root.scheme == Scheme::Hub;
+        answer::encoding(result).filter(|_| is_file).map(str::to_owned)
     }
 
     fn is_web(&self) -> bool {
         self.root.scheme == Scheme::Web
+    }
+
+    /// Before the first request for a file of the hub: which commit is read.
+    fn settle(&self) -> Result<(), Refused> {
+        self.clients.repository().map_or(Ok(()), |repository| self.settle_revision(repository))
     }
 
     /// Warns once that a listing has unusable names.
@@ -399,7 +436,9 @@ impl RemoteObjects {
             Some(end) => Some(GetRange::Bounded(range.offset..end)),
         };
         let options = GetOptions { range: wanted, ..GetOptions::default() };
-        let late = self.hedges.ask(|| self.metrics.report());
+        self.settle().map_err(|refused| refused.error)?;
+        // A request that waits for its turn is not late.
+        let late = self.hedges.ask(|| self.metrics.report()).filter(|_| !self.is_paced);
         let get = async |store: &Store, key: &Key| {
             // Each request keeps its own trace, for two may run at once.
             let request = async || {

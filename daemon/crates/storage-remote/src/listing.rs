@@ -52,7 +52,9 @@ impl RemoteObjects {
                         let prefix = (!prefix.is_empty()).then_some(prefix.as_str());
                         pages.list_paginated(prefix, options).await
                     }
-                    Listing::Web(..) => unreachable!("a web server has no pages"),
+                    Listing::Web(..) | Listing::Hub(_) => {
+                        unreachable!("neither a web server nor the hub is listed so")
+                    }
                 };
                 let (page, client) = self.call("listing", directory, MAX_PAGE_BYTES, list)?;
                 self.clients.give_back(client);
@@ -185,9 +187,21 @@ impl Directories for RemoteObjects {
         directory: &[u8],
         visit: &mut dyn FnMut(&[u8], EntryKind),
     ) -> Result<DirectoryStamp, StorageError> {
+        self.list_in_steps(directory, visit, &|| {})
+    }
+
+    fn list_in_steps(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+        step: &dyn Fn(),
+    ) -> Result<DirectoryStamp, StorageError> {
         let name = self.name_of(directory);
-        let listed =
-            if self.is_web() { self.list_web(&name, visit) } else { self.list_pages(&name, visit) };
+        let listed = match self.clients.repository() {
+            Some(repository) => self.list_hub(repository, &name, visit, step),
+            None if self.is_web() => self.list_web(&name, visit),
+            None => self.list_pages(&name, visit),
+        };
         match listed {
             Ok(0) => Err(StorageError::Vanished { path: self.path(&name) }),
             listed => listed.map(|_| DirectoryStamp::default()),
@@ -205,5 +219,15 @@ impl Directories for RemoteObjects {
 
     fn remote_root(&self) -> Option<&Path> {
         Some(&self.url)
+    }
+
+    fn revision(&self) -> Option<String> {
+        self.clients.repository()?.commit()
+    }
+
+    fn read_revision(&self, revision: &str) {
+        if let Some(repository) = self.clients.repository() {
+            self.read_commit(repository, revision);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! All stores of a storage share one credentials object, so that credentials are requested once; each thread that reads
 //! has its own store (see `client_pool`).
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,12 +13,15 @@ use object_store::client::HttpClient;
 use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
-use object_store::{CredentialProvider, ObjectStore, RetryConfig};
+use object_store::path::Path as Key;
+use object_store::{CredentialProvider, Error, GetOptions, GetResult, ObjectStore, RetryConfig};
 use url::Url;
 
 use super::address::{Address, Scheme, is_loopback, refusal};
 use super::client::{ClientTerms, Connector, chain, tls};
+use super::hub::{HubClient, Repository};
 use super::keys::RemoteKeys;
+use super::pace::Pace;
 use super::process::ProcessCredentials;
 use super::profile::{Profile, ProfileCredentials, has_credentials};
 use super::trace::Trace;
@@ -25,8 +29,33 @@ use super::trace::Trace;
 /// What one thread reads with.
 #[derive(Debug, Clone)]
 pub(super) struct Store {
-    pub(super) objects: Arc<dyn ObjectStore>,
+    pub(super) objects: Objects,
     pub(super) listing: Listing,
+}
+
+/// How an object is requested.
+#[derive(Debug, Clone)]
+pub(super) enum Objects {
+    /// By the provider's API.
+    Provider(Arc<dyn ObjectStore>),
+    Hub(HubClient),
+}
+
+impl Objects {
+    /// Requests an object or a part of it.
+    ///
+    /// # Errors
+    /// There is no usable response.
+    pub(super) async fn get_opts(
+        &self,
+        key: &Key,
+        options: GetOptions,
+    ) -> Result<GetResult, Error> {
+        match self {
+            Self::Provider(store) => store.get_opts(key, options).await,
+            Self::Hub(hub) => hub.get_opts(key, options).await,
+        }
+    }
 }
 
 /// How a folder is listed.
@@ -36,6 +65,8 @@ pub(super) enum Listing {
     Pages(Arc<dyn PaginatedListStore>),
     /// From the page that a web server shows of a folder.
     Web(HttpClient, Url),
+    /// By the hub's API.
+    Hub(HubClient),
 }
 
 impl std::fmt::Debug for Listing {
@@ -43,6 +74,7 @@ impl std::fmt::Debug for Listing {
         formatter.write_str(match self {
             Self::Pages(_) => "Pages",
             Self::Web(..) => "Web",
+            Self::Hub(_) => "Hub",
         })
     }
 }
@@ -64,6 +96,7 @@ enum Provider {
     Gs(Box<GoogleCloudStorageBuilder>),
     Az(Box<MicrosoftAzureBuilder>),
     Web(Url),
+    Hub(Arc<Repository>),
 }
 
 impl Stores {
@@ -71,7 +104,11 @@ impl Stores {
     ///
     /// # Errors
     /// A setting is missing or wrong; with its remedy.
-    pub(super) fn new(address: &Address, keys: &RemoteKeys) -> Result<Self, String> {
+    pub(super) fn new(
+        address: &Address,
+        keys: &RemoteKeys,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, String> {
         let headers = keys.header_map()?;
         if !headers.is_empty() && address.scheme != Scheme::Web {
             return Err("storage.headers apply to https:// only; remove them".to_owned());
@@ -80,7 +117,11 @@ impl Stores {
             check_endpoint(endpoint, keys, "storage.endpoint")?;
         }
         let is_plain = |url: &str| url.starts_with("http://");
+        let repository = repository_of(address, keys, variable)?;
         let needs_tls = match address.scheme {
+            Scheme::Hub => {
+                repository.as_ref().is_none_or(|repository| repository.endpoint.is_encrypted())
+            }
             Scheme::Web => !is_plain(&address.base),
             _ => !keys.endpoint.as_deref().is_some_and(is_plain) || !keys.anonymous,
         };
@@ -90,10 +131,14 @@ impl Stores {
             _ => keys.endpoint.as_deref(),
         };
         let is_loopback =
-            asked.and_then(|url| Url::parse(url).ok()).is_some_and(|url| is_loopback(&url));
+            asked.and_then(|url| Url::parse(url).ok()).is_some_and(|url| is_loopback(&url))
+                || repository.as_ref().is_some_and(|hub| hub.endpoint.is_loopback());
+        let server = keys.endpoint.as_deref().unwrap_or(&address.base);
+        let pace = keys.requests_per_second.map(|rate| Pace::of(server, rate));
         let (stall, addresses) = (keys.stall, Arc::default());
         let names_are_bytes = address.scheme == Scheme::Web;
-        let terms = ClientTerms { stall, headers, names_are_bytes, is_loopback, tls, addresses };
+        let terms =
+            ClientTerms { stall, headers, names_are_bytes, is_loopback, tls, addresses, pace };
         let terms = Arc::new(terms);
         let data = Connector { terms: Arc::clone(&terms), for_credentials: false };
         let credentials = Connector { terms, for_credentials: true };
@@ -103,8 +148,21 @@ impl Stores {
             Scheme::Gs => gs(address, keys, &data, credentials)?,
             Scheme::Az => az(address, keys, &data, credentials)?,
             Scheme::Web => web(address, keys)?,
+            Scheme::Hub => {
+                let repository = repository.ok_or("the URL names no repository of the hub")?;
+                let identity = repository.identity();
+                (Provider::Hub(Arc::new(repository)), identity)
+            }
         };
         Ok(Self { provider, connector: data, identity, process })
+    }
+
+    /// The hub's repository, if these are its files.
+    pub(super) const fn repository(&self) -> Option<&Arc<Repository>> {
+        match &self.provider {
+            Provider::Hub(repository) => Some(repository),
+            _ => None,
+        }
     }
 
     /// A store with separate connections.
@@ -114,7 +172,7 @@ impl Stores {
     pub(super) fn make(&self) -> Result<Store, String> {
         fn pages<S: ObjectStore + PaginatedListStore>(store: S) -> Store {
             let store = Arc::new(store);
-            Store { objects: store.clone(), listing: Listing::Pages(store) }
+            Store { objects: Objects::Provider(store.clone()), listing: Listing::Pages(store) }
         }
         let words = |error: object_store::Error| chain(&error);
         match &self.provider {
@@ -127,10 +185,29 @@ impl Stores {
                     .with_retry(no_retries())
                     .with_http_connector(self.connector.clone());
                 let objects = Arc::new(builder.build().map_err(words)?);
-                Ok(Store { objects, listing: Listing::Web(self.connector.client()?, url.clone()) })
+                let listing = Listing::Web(self.connector.client()?, url.clone());
+                Ok(Store { objects: Objects::Provider(objects), listing })
+            }
+            Provider::Hub(repository) => {
+                let hub = HubClient::new(self.connector.client()?, Arc::clone(repository));
+                Ok(Store { objects: Objects::Hub(hub.clone()), listing: Listing::Hub(hub) })
             }
         }
     }
+}
+
+/// The hub's repository that an address names.
+fn repository_of(
+    address: &Address,
+    keys: &RemoteKeys,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Option<Repository>, String> {
+    let Some(name) = address.repository() else { return Ok(None) };
+    if keys.endpoint.is_some() {
+        return Err("storage.endpoint does not apply to hf://: set HF_ENDPOINT instead, since it gets the token"
+            .to_owned());
+    }
+    Repository::new(name, keys.anonymous, variable).map(Some)
 }
 
 /// The callers decide what is retried, and when.

@@ -196,7 +196,7 @@ impl Server {
         if let Some(stall) = stall {
             keys.push(("stall".to_owned(), Value::String(stall.to_owned()).into()));
         }
-        if !url.starts_with("http") {
+        if !url.starts_with("http") && !url.starts_with("hf:") {
             keys.push(("endpoint".to_owned(), Value::String(endpoint).into()));
         }
         let table: Located = Value::Table(keys).into();
@@ -208,6 +208,7 @@ impl Server {
     pub fn url(&self, scheme: &str, name: &str) -> String {
         match scheme {
             "http" => format!("http://127.0.0.1:{}/{name}", self.port),
+            "hf" => format!("hf://buckets/lab/bucket/{name}"),
             scheme => format!("{scheme}://bucket/{name}"),
         }
     }

@@ -39,7 +39,10 @@ impl Bucket {
 
     fn try_open(&self, name: &str) -> Result<RemoteObjects, StorageError> {
         let url = self.server.url(self.scheme, name);
-        RemoteObjects::open(Path::new(&url), &self.server.keys(&url, self.stall))
+        let endpoint = format!("http://127.0.0.1:{}", self.server.port());
+        let variable = |name: &str| (name == "HF_ENDPOINT").then(|| endpoint.clone().into());
+        let keys = self.server.keys(&url, self.stall);
+        RemoteObjects::open_in(Path::new(&url), &keys, &variable)
     }
 
     fn open(&self) -> RemoteObjects {
@@ -93,6 +96,11 @@ fn objects_in_google_cloud_storage_conform() {
 #[test]
 fn files_on_a_web_server_conform() {
     conformance::run(|| Bucket::of("http"));
+}
+
+#[test]
+fn files_on_the_hub_conform() {
+    conformance::run(|| Bucket::of("hf"));
 }
 
 /// One object with its stamp in the index.

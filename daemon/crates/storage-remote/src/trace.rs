@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::pages::LeftOut;
 use super::wire::Answered;
+use forebay_storage::error::RetryClass;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -40,8 +41,18 @@ pub(super) struct Trace {
     pub(super) left_out: Option<LeftOut>,
     /// Why the connection failed.
     pub(super) transport: Option<String>,
+    /// What the store's own client says of the failure, instead of the general words.
+    pub(super) refusal: Option<Refusal>,
     /// The response, if its body is read from its connection.
     pub(super) answered: Option<Answered>,
+}
+
+/// A failure in the words of a store's client.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) what: String,
+    pub(super) class: RetryClass,
+    pub(super) retry_after: Option<Duration>,
 }
 
 tokio::task_local! {

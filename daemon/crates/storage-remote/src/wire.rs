@@ -46,6 +46,10 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Time after which a name is resolved again.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Marks a request whose URL is signed as it is, and sent unchanged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AsGiven;
+
 /// Resolved names, for all connections of a storage, which use the addresses of a name in turn.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
@@ -236,8 +240,9 @@ impl Wires {
         let uri = request.uri();
         let mut target = uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         // Both mean a space; some servers take `+` literally when they check a signature.
-        if let Some((path, query)) = target.split_once('?').filter(|(_, query)| query.contains('+'))
-        {
+        let is_free = request.extensions().get::<AsGiven>().is_none();
+        let query = target.split_once('?').filter(|(_, query)| is_free && query.contains('+'));
+        if let Some((path, query)) = query {
             target = format!("{path}?{}", query.replace('+', "%20"));
         }
         let mut text = format!("{} {target} HTTP/1.1\r\n", request.method()).into_bytes();

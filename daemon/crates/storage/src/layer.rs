@@ -114,6 +114,14 @@ impl<L: Layer> Directories for L {
     fn remote_root(&self) -> Option<&Path> {
         self.inner().remote_root()
     }
+
+    fn revision(&self) -> Option<String> {
+        self.inner().revision()
+    }
+
+    fn read_revision(&self, revision: &str) {
+        self.inner().read_revision(revision);
+    }
 }
 
 impl<L: Layer> Storage for L {

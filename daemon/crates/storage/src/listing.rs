@@ -45,6 +45,20 @@ pub trait Directories: Sync {
         visit: &mut dyn FnMut(&[u8], EntryKind),
     ) -> Result<DirectoryStamp, StorageError>;
 
+    /// As [`list`](Self::list), for a storage that lists many folders at once: calls `step` whenever it gets on.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    fn list_in_steps(
+        &self,
+        directory: &[u8],
+        visit: &mut dyn FnMut(&[u8], EntryKind),
+        step: &dyn Fn(),
+    ) -> Result<DirectoryStamp, StorageError> {
+        let _ = step;
+        self.list(directory, visit)
+    }
+
     /// The stamp only.
     ///
     /// # Errors
@@ -60,5 +74,15 @@ pub trait Directories: Sync {
     /// used without a check, until `forebay index` lists them again.
     fn remote_root(&self) -> Option<&Path> {
         None
+    }
+
+    /// The version of all files that is read, if the storage keeps versions and has chosen one. A saved index has it.
+    fn revision(&self) -> Option<String> {
+        None
+    }
+
+    /// Reads the files of this version from now on: the version of the saved index.
+    fn read_revision(&self, revision: &str) {
+        let _ = revision;
     }
 }

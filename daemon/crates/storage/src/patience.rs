@@ -283,13 +283,14 @@ impl<'a> Layer for PatientStorage<'a> {
         loop {
             let mut entries = 0_u64;
             let listed = self.patience.call_in_steps("listing", path, |gets_on| {
-                self.storage.list(directory, &mut |name, kind| {
+                let mut visit = |name: &[u8], kind| {
                     entries += 1;
                     if entries.is_multiple_of(ENTRIES_PER_STEP) {
                         gets_on();
                     }
                     visit(name, kind);
-                })
+                };
+                self.storage.list_in_steps(directory, &mut visit, gets_on)
             });
             match listed {
                 Err(error) if entries == 0 && self.patience.wait_after(&mut retries, &error) => {}

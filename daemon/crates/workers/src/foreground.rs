@@ -75,7 +75,11 @@ impl ForegroundProcess {
         let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
         let spec_memory = spec.to_memory(Some(numbers)).map_err(failed)?;
         fcntl_setfd(&spec_memory, FdFlags::empty()).map_err(|error| failed(error.into()))?;
-        let child = command(&spec.interpreter, spec_memory.as_fd()).spawn();
+        let mut command = command(&spec.interpreter, spec_memory.as_fd());
+        for name in spec.withheld {
+            command.env_remove(name);
+        }
+        let child = command.spawn();
         child.map(Self).map_err(failed)
     }
 

@@ -102,7 +102,8 @@ impl Pool {
     pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
         let memory = spec.to_memory(None)?;
         let object = spec.object.as_deref();
-        let spawner = Spawner::start(spec.interpreter.clone(), &memory, object, spec.is_silent)?;
+        let (interpreter, is_silent) = (spec.interpreter.clone(), spec.is_silent);
+        let spawner = Spawner::start(interpreter, &memory, object, is_silent, spec.withheld)?;
         let count = spec.workers.max(1) + u32::from(spec.has_foreground);
         let places = Places::new(count, if spec.is_batch { 1 } else { SIDES });
         let pool = Self {

@@ -153,11 +153,16 @@ impl Spawner {
         spec: &OwnedFd,
         object: Option<&OwnedFd>,
         is_silent: bool,
+        withheld: &[&str],
     ) -> io::Result<Arc<Self>> {
         let (own, theirs) = Connection::pair().map_err(io::Error::other)?;
         let files: Vec<_> = [Some(spec), object].into_iter().flatten().map(AsFd::as_fd).collect();
         own.send(&Request::Setup { interpreter }, &files).map_err(io::Error::other)?;
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        for name in withheld {
+            command.env_remove(name);
+        }
+        let child = command
             .arg(COMMAND)
             .stdin(Stdio::from(theirs.into_descriptor()))
             .stdout(Stdio::null())

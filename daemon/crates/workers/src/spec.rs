@@ -69,6 +69,8 @@ pub struct PoolSpec {
     pub has_foreground: bool,
     /// Sealed memory inherited by its workers only: the trainer's Dataset object.
     pub object: Option<Arc<OwnedFd>>,
+    /// Variables of this process's environment that workers do not get, since they are secrets.
+    pub withheld: &'static [&'static str],
     /// Whether workers' output is dropped, and breakpoints are skipped. Not in the foreground.
     pub is_silent: bool,
 }
@@ -155,6 +157,7 @@ mod tests {
             start: WorkerStart::WhenCalled,
             cores: Vec::new(),
             has_foreground: false,
+            withheld: &[],
             is_silent: false,
         };
         let memory = File::from(spec.to_memory(None).unwrap());

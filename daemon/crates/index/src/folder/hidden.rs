@@ -119,6 +119,14 @@ impl Directories for VisibleEntries<'_> {
     fn remote_root(&self) -> Option<&Path> {
         self.source.remote_root()
     }
+
+    fn revision(&self) -> Option<String> {
+        self.source.revision()
+    }
+
+    fn read_revision(&self, revision: &str) {
+        self.source.read_revision(revision);
+    }
 }
 
 /// The warning about excluded entries.

@@ -47,6 +47,18 @@ pub(super) fn answer(root: &Path, request: &Request, page: usize) -> Answer {
         let token = query("continuation-token").parse().unwrap_or(0);
         return xml(s3_listing(&entries(root, query("prefix")), query("prefix"), token, page));
     }
+    if let Some(folder) = path.strip_prefix("api/buckets/lab/bucket/tree") {
+        return hub_page(root, folder.trim_start_matches('/'), request, page);
+    }
+    if let Some(key) = path.strip_prefix("buckets/lab/bucket/resolve/") {
+        return hub_link(root, key, request);
+    }
+    if let Some((hash, key)) = path.strip_prefix("xet/").and_then(|path| path.split_once('/')) {
+        let is_current = std::fs::read(root.join(key)).is_ok_and(|bytes| tag(&bytes) == hash);
+        let range = request.headers.get("range").map(String::as_str);
+        let refused = Answer { status: 403, headers: String::new(), body: vec![] };
+        return if is_current { object(root, key, range) } else { refused };
+    }
     // A bucket is part of the path; a web site has none.
     let key = path.strip_prefix("bucket/").unwrap_or(path);
     if path.is_empty() || path.ends_with('/') {
@@ -62,7 +74,9 @@ pub(super) fn answer(root: &Path, request: &Request, page: usize) -> Answer {
 /// As [`answer`], with repeated entries.
 pub(super) fn repeating(root: &Path, request: &Request, page: usize) -> Answer {
     let mut request = request.clone();
-    if let Some(token) = request.query.get_mut("continuation-token") {
+    let names = ["continuation-token", "cursor"];
+    let name = names.into_iter().find(|name| request.query.contains_key(*name));
+    if let Some(token) = name.and_then(|name| request.query.get_mut(name)) {
         let start: usize = token.parse().unwrap_or(0);
         *token = start.saturating_sub(1).to_string();
         return answer(root, &request, page + 1);
@@ -72,6 +86,51 @@ pub(super) fn repeating(root: &Path, request: &Request, page: usize) -> Answer {
         answer.body = answer.body.repeat(2);
     }
     answer
+}
+
+/// A page of the hub's recursive listing of a folder.
+fn hub_page(root: &Path, folder: &str, request: &Request, page: usize) -> Answer {
+    let (mut listed, mut waiting) = (Vec::new(), vec![format!("{folder}/")]);
+    while let Some(prefix) = waiting.pop() {
+        for (path, bytes) in entries(root, prefix.trim_start_matches('/')) {
+            let name = path.trim_end_matches('/');
+            match bytes {
+                Some(bytes) => listed.push(serde_json::json!({
+                    "type": "file", "path": name, "size": bytes.len(), "xetHash": tag(&bytes),
+                })),
+                None => {
+                    listed.push(serde_json::json!({ "type": "directory", "path": name }));
+                    waiting.push(path);
+                }
+            }
+        }
+    }
+    if listed.is_empty() {
+        let headers = "X-Error-Code: EntryNotFound\r\n".to_owned();
+        return Answer { status: 404, headers, body: vec![] };
+    }
+    let start: usize = request.query.get("cursor").map_or(0, |text| text.parse().unwrap_or(0));
+    let end = (start + page).min(listed.len());
+    let next = (end < listed.len())
+        .then(|| format!("Link: <?recursive=true&cursor={end}>; rel=\"next\"\r\n"));
+    let body = serde_json::to_vec(&listed[start.min(end)..end]).unwrap();
+    Answer { status: 200, headers: next.unwrap_or_default(), body }
+}
+
+/// The hub's redirect to a file's storage, which has another name of this machine.
+fn hub_link(root: &Path, key: &str, request: &Request) -> Answer {
+    let Ok(bytes) = std::fs::read(root.join(key)) else {
+        let headers = "X-Error-Code: EntryNotFound\r\n".to_owned();
+        return Answer { status: 404, headers, body: vec![] };
+    };
+    let port = request.headers.get("host").and_then(|host| host.split_once(':')).unwrap().1;
+    let mut url = url::Url::parse(&format!("http://localhost:{port}")).unwrap();
+    let hash = tag(&bytes);
+    url.path_segments_mut().unwrap().extend(["xet", &hash]).extend(key.split('/'));
+    let length = bytes.len();
+    let headers =
+        format!("Location: {url}?sig=a+b\r\nX-Xet-Hash: {hash}\r\nX-Linked-Size: {length}\r\n");
+    Answer { status: 302, headers, body: vec![] }
 }
 
 fn xml(body: String) -> Answer {

@@ -113,6 +113,11 @@ fn workers_of(configured: Concurrency, start: PythonStart<'_>) -> u32 {
     }
 }
 
+/// Whether this process has the hub's token for the stream's data.
+fn reads_hub(config: &Config) -> bool {
+    config.datasets().any(|dataset| dataset.path.starts_with("hf:"))
+}
+
 fn start_pool(
     config: &Config,
     called: CalledFunction<'_>,
@@ -144,6 +149,7 @@ fn start_pool(
             _ => None,
         },
         has_foreground,
+        withheld: if reads_hub(config) { &["HF_TOKEN"] } else { &[] },
         is_silent,
     };
     Pool::start(spec)
