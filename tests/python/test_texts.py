@@ -128,12 +128,7 @@ def test_texts_of_tables_are_tokenized(tmp_path):
     table = pyarrow.table({"text": texts, "number": list(range(len(texts)))})
     parquet.write_table(table, tmp_path / "data.parquet", row_group_size=20)
     path = config(tmp_path, "unigram")
-    path.write_text(
-        path.read_text()
-        .replace('"manifest"', '"parquet"')
-        .replace("data.jsonl", "data.parquet")
-        .replace("[order]", '[order]\nshuffle = "blocks"')
-    )
+    path.write_text(path.read_text().replace('"manifest"', '"parquet"').replace("data.jsonl", "data.parquet"))
     reference = tokenizers.Tokenizer.from_file(str(FIXTURES / "unigram.json"))
     with forebay.Loader(path) as loader:
         found = rows(loader)
@@ -177,7 +172,6 @@ size = 5
 last = "short"
 [order]
 epochs = 1
-shuffle = "blocks"
 [[stage]]
 name = "chat"
 [[stage.operations]]
@@ -215,8 +209,6 @@ def test_chats_have_the_tokens_and_labels_of_transformers(tmp_path, form):
     )
     count = 0
     path = chat_config(tmp_path, dataset, "marked-chatml")
-    if form == "lines":
-        path.write_text(path.read_text().replace('shuffle = "blocks"\n', ""))
     with forebay.Loader(path) as loader:
         for batch in loader:
             for ids, labels, number in zip(batch["input_ids"], batch["labels"], batch["number"], strict=True):
@@ -236,6 +228,5 @@ def test_chats_have_the_tokens_and_labels_of_transformers(tmp_path, form):
 def test_a_template_without_marks_is_refused_with_the_remedy(tmp_path):
     (tmp_path / "data.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}], "number": 1}\n')
     path = chat_config(tmp_path, 'format = "manifest"\npath = "data.jsonl"', "qwen3")
-    path.write_text(path.read_text().replace('shuffle = "blocks"\n', ""))
     with pytest.raises(forebay.Error, match=r"chat.toml.*generation.*or leave `labels` out"):
         next(iter(forebay.Loader(path)))
