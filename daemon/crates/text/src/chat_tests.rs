@@ -92,7 +92,14 @@ fn tokens_and_masks_are_those_of_transformers() {
                 spelled += 1;
                 assert_eq!(found, *mask, "{names}: {chat}");
             } else {
-                assert!(names.contains("sentencepiece"), "{names}: {spells:?}");
+                let place = rendered.text.len().min(250);
+                assert!(
+                    names.contains("sentencepiece"),
+                    "{names}: {spells:?} {:?} X {:?} {:?}",
+                    rendered.text.get(place..),
+                    tokens.ids(),
+                    rendered.said
+                );
             }
         }
         assert!(spelled > expected.len() / 2, "{names}: {spelled} of {}", expected.len());

@@ -151,9 +151,13 @@ impl Spelling {
     }
 }
 
-/// The bytes of white space at the beginning.
+/// The bytes of white space at the beginning, of any script.
 fn leading_space(text: &[u8]) -> usize {
-    text.len() - text.trim_ascii_start().len()
+    let valid = match std::str::from_utf8(text) {
+        Ok(text) => text,
+        Err(error) => std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default(),
+    };
+    valid.len() - valid.trim_start().len()
 }
 
 fn byte_level(token: &str) -> Box<[u8]> {
