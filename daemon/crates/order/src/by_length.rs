@@ -101,10 +101,25 @@ impl ByLength {
         usize::try_from(sample).ok().and_then(|id| self.lengths.get(id).copied()).unwrap_or(0)
     }
 
-    /// The most rows of a batch times its longest row.
+    /// Whether a sample may be in a batch of so many rows: they stay within the budget, if they are its length.
     #[must_use]
-    pub const fn budget(&self) -> u64 {
-        self.bounds.budget
+    pub fn fits(&self, sample: u64, rows: u32) -> bool {
+        let counted =
+            u64::from(self.length(sample)).next_multiple_of(self.bounds.multiple_of.into());
+        rows <= 1 || counted.saturating_mul(rows.into()) <= self.bounds.budget
+    }
+
+    /// The mean length of all samples, rounded down.
+    #[must_use]
+    pub fn mean(&self) -> u64 {
+        let sum: u64 = self.lengths.iter().map(|length| u64::from(*length)).sum();
+        sum / (self.lengths.len() as u64).max(1)
+    }
+
+    /// The length of the longest sample.
+    #[must_use]
+    pub fn longest(&self) -> u32 {
+        self.lengths.iter().copied().max().unwrap_or(0)
     }
 
     /// The memory of the lengths and of what is kept, for an epoch of so many positions.

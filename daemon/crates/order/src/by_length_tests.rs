@@ -249,3 +249,50 @@ fn each_epoch_is_counted_once() {
     assert!(!ranks[0].should_count(1), "it is counted");
     assert!(ranks[0].should_count(2));
 }
+
+#[test]
+fn samples_that_are_left_out_never_come() {
+    let case = case();
+    let except = crate::Except::new(200, vec![0, 7, 199]).unwrap();
+    let selection = Selection::Except(Arc::new(except));
+    let dealing =
+        Dealing { seed: 1, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
+    let ranks: Vec<_> = (0..2)
+        .map(|rank| {
+            let by_length = case.by_length(case.budget);
+            Schedule::by_length(selection.clone(), dealing, rank, 2, by_length).unwrap()
+        })
+        .collect();
+    let (rows, end, _) = deliver(&ranks, Position::default(), u64::MAX, case.budget);
+    assert_eq!(end, Position { epoch: 1, samples: 0 });
+    let expected: Vec<u64> = (0..200).filter(|id| ![0, 7, 199].contains(id)).collect();
+    assert_eq!(distinct(&rows), expected);
+}
+
+#[test]
+fn substitutes_keep_their_batch_within_the_budget() {
+    let case = case();
+    let by_length = case.by_length(case.budget);
+    let selection = Selection::Once(200);
+    for rows in [1, 3, 10, 40] {
+        for bad in 0..200 {
+            let bad = forebay_protocol::ids::SampleId(bad);
+            let drawn = selection.substitute_by_length(1, 2, bad, 0, (&by_length, rows));
+            assert_eq!(
+                drawn,
+                selection.substitute_by_length(1, 2, bad, 0, (&by_length, rows)),
+                "the same again"
+            );
+            let plain = selection.substitute(1, 2, bad, 0).unwrap();
+            match drawn {
+                Some(other) => {
+                    assert!(by_length.fits(other.0, rows) && other != bad);
+                    assert!(other == plain || !by_length.fits(plain.0, rows), "the first that fits");
+                }
+                None => panic!("{rows} rows: some samples of at most 4 fit"),
+            }
+        }
+    }
+    let bad = forebay_protocol::ids::SampleId(3);
+    assert_eq!(selection.substitute_by_length(1, 2, bad, 0, (&by_length, 200)), None, "none is so short");
+}

@@ -18,6 +18,7 @@ use super::by_length::LengthBatches;
 use super::dealing::{Dealing, Last};
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
+use super::except::Except;
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
 use super::schedule_by_length::LengthEpoch;
@@ -97,6 +98,8 @@ enum Order {
     /// The dataset's order.
     AsItIs,
     Permuted(Permutation),
+    /// The kept samples, permuted unless the dataset's order is used.
+    Except(Arc<Except>, Option<Permutation>),
     InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
@@ -190,6 +193,10 @@ impl Schedule {
         let order = match &self.selection {
             Selection::Once(_) if !is_shuffled => Order::AsItIs,
             Selection::Once(samples) => Order::Permuted(Permutation::new(*samples, seed, epoch)),
+            Selection::Except(except) => {
+                let permutation = is_shuffled.then(|| Permutation::new(except.kept(), seed, epoch));
+                Order::Except(Arc::clone(except), permutation)
+            }
             Selection::InBlocks(blocks) => {
                 Order::InBlocks(BlockEpoch::new(Arc::clone(blocks), seed, epoch))
             }
@@ -479,6 +486,10 @@ impl EpochOrder {
         match &self.order {
             Order::AsItIs => once(position),
             Order::Permuted(permutation) => once(permutation.at(position)),
+            Order::Except(except, permutation) => {
+                let number = permutation.as_ref().map_or(position, |order| order.at(position));
+                once(except.id_of(number))
+            }
             Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),

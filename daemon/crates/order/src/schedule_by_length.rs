@@ -79,8 +79,10 @@ impl Schedule {
     /// [`batches_of`](Self::batches_of).
     pub fn should_count(&self, epoch: u64) -> bool {
         match &self.by_length {
-            Some(batches) => batches.of.begin_to_count(epoch, batches.pools.cut),
-            None => false,
+            Some(batches) if !self.is_past_epochs(epoch) => {
+                batches.of.begin_to_count(epoch, batches.pools.cut)
+            }
+            _ => false,
         }
     }
 
@@ -113,6 +115,10 @@ impl Schedule {
         }
     }
 
+    fn is_past_epochs(&self, epoch: u64) -> bool {
+        self.dealing.epochs.is_some_and(|epochs| epoch >= epochs)
+    }
+
     /// The batches of a pool's rest, which is smaller than the world.
     const fn batches_of_rest(&self, has_rest: bool) -> u64 {
         (has_rest && matches!(self.dealing.last, Last::Pad)) as u64
@@ -120,7 +126,7 @@ impl Schedule {
 
     pub(super) fn step_over_rest(&self, position: Position) -> Position {
         let mut position = position;
-        while position.samples < self.samples {
+        while position.samples < self.samples && !self.is_past_epochs(position.epoch) {
             let Some((pool, start, plan)) = self.pool_at(position) else { break };
             let is_rest = position.samples - start >= plan.end_of_steps();
             let Some(pools) = self.pools().filter(|_| is_rest) else { return position };
@@ -129,6 +135,9 @@ impl Schedule {
                 return position;
             }
             position.samples = end;
+        }
+        if self.is_past_epochs(position.epoch) {
+            return position;
         }
         Position { epoch: position.epoch.saturating_add(1), samples: 0 }
     }
@@ -191,6 +200,9 @@ impl Schedule {
     }
 
     pub(super) fn batches_of_by_length(&self, epoch: u64) -> u64 {
+        // After the last epoch those of the last one.
+        let last = self.dealing.epochs.map_or(epoch, |epochs| epochs.saturating_sub(1));
+        let epoch = epoch.min(last);
         let counts = self.counts(epoch);
         let (all, rests) = counts.from_pool(0);
         let all = all + self.batches_of_rest(true) * rests;
