@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_client::{Batch, Loader, State};
+use forebay_client::{Batch, Loader, Position, State};
 use forebay_tests::kills::Random;
 use forebay_tests::taken::{Taken, sorted, take_epoch};
 use forebay_tests::{Daemon, TestDir, data, program, test_dir};
@@ -202,12 +202,10 @@ fn positions_and_lengths_that_do_not_fit_are_refused_by_name() {
     let mut two = loader(2).attach().unwrap();
     two.next_batch().unwrap().unwrap();
     let state = two.state(0).unwrap();
-    // Without its cuts the state says nothing at another world size.
-    let bare = State { cuts: Vec::new(), ..state.clone() };
-    let refusal = loader(3).state(bare, false).attach().err().map(|error| error.to_string());
-    if let Some(error) = refusal {
-        assert!(error.contains("no step ends after"), "{error}");
-    }
+    // A step of three ranks has three samples at least.
+    let inside = Position { epoch: 0, samples: 1 };
+    let error = loader(3).position(inside).attach().unwrap_err().to_string();
+    assert!(error.contains("no step ends after 1 samples of epoch 0"), "{error}");
     let wrong = State { cuts: vec![state.cuts[0].starting_at(1)], ..state };
     let error = loader(3).state(wrong, false).attach().unwrap_err().to_string();
     assert!(error.contains("the cuts in the saved state do not lead to"), "{error}");

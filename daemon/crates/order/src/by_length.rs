@@ -39,10 +39,13 @@ pub struct ByLength {
     kept: Mutex<Kept>,
 }
 
+/// A plan by epoch, number of the pool, and chain of cuts.
+type KeptPlan = ((u64, u64, Arc<[Cut]>), Arc<PoolPlan>);
+
 /// Results that were computed.
 #[derive(Debug, Default)]
 struct Kept {
-    plans: Vec<((u64, u64, Arc<[Cut]>), Arc<PoolPlan>)>,
+    plans: Vec<KeptPlan>,
     counts: Vec<((u64, Cut), Arc<Counts>)>,
     counting: BTreeSet<(u64, Cut)>,
 }
@@ -162,9 +165,8 @@ impl ByLength {
         seed: u64,
         order: impl FnOnce() -> EpochOrder,
     ) -> Result<Arc<PoolPlan>, OrderError> {
-        let is_this = |((of, place, cuts), _): &((u64, u64, Arc<[Cut]>), Arc<PoolPlan>)| {
-            (*of, *place) == (epoch, pool) && cuts == chain
-        };
+        let is_this =
+            |((of, place, cuts), _): &KeptPlan| (*of, *place) == (epoch, pool) && cuts == chain;
         {
             let mut kept = self.kept();
             if let Some(number) = kept.plans.iter().position(is_this) {
@@ -234,7 +236,7 @@ impl Steps {
 
 impl Counts {
     /// The steps of the pools from this one on, and how many of these have a rest.
-    pub(super) fn from_pool(&self, pool: u64) -> (u64, u64) {
+    pub(super) fn since_pool(&self, pool: u64) -> (u64, u64) {
         let pool = usize::try_from(pool).unwrap_or(usize::MAX);
         let all = self.before.last().copied().unwrap_or(0);
         let before = self.before.get(pool).copied().unwrap_or(all);
@@ -249,7 +251,7 @@ impl Counts {
 
     /// The number of pools with a rest.
     pub(super) fn rests(&self) -> u64 {
-        self.from_pool(0).1
+        self.since_pool(0).1
     }
 }
 

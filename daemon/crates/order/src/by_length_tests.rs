@@ -222,13 +222,14 @@ fn fewer_samples_than_ranks_are_refused() {
 fn steps_are_in_another_order_each_epoch_and_not_sorted() {
     let case = case();
     let ranks = case.world(1, case.budget);
+    let by_length = case.by_length(case.budget);
     let longest = |epoch| {
         let order = ranks[0].epoch(epoch);
         let mut position = Position { epoch, samples: 0 };
         let mut all = Vec::new();
         while position.epoch == epoch {
             let batch = ranks[0].batch_at(position).unwrap();
-            let lengths = batch.rows.iter(&order).map(|row| case.lengths[row.sample.0 as usize]);
+            let lengths = batch.rows.iter(&order).map(|row| by_length.length(row.sample.0));
             all.push(lengths.max().unwrap());
             position = batch.position_after;
         }
@@ -287,12 +288,19 @@ fn substitutes_keep_their_batch_within_the_budget() {
             match drawn {
                 Some(other) => {
                     assert!(by_length.fits(other.0, rows) && other != bad);
-                    assert!(other == plain || !by_length.fits(plain.0, rows), "the first that fits");
+                    assert!(
+                        other == plain || !by_length.fits(plain.0, rows),
+                        "the first that fits"
+                    );
                 }
                 None => panic!("{rows} rows: some samples of at most 4 fit"),
             }
         }
     }
     let bad = forebay_protocol::ids::SampleId(3);
-    assert_eq!(selection.substitute_by_length(1, 2, bad, 0, (&by_length, 200)), None, "none is so short");
+    assert_eq!(
+        selection.substitute_by_length(1, 2, bad, 0, (&by_length, 200)),
+        None,
+        "none is so short"
+    );
 }

@@ -88,6 +88,7 @@ fn fewer_samples_than_ranks_are_the_rest() {
 }
 
 /// Log-normal lengths with a median of 400 and a shape of 0.8, at most the budget.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
 fn usual_lengths(count: u64) -> Vec<u32> {
     let length = |sample| {
         let mut draws = Draws::new(DrawKey { seed: 1, epoch: 0, sample }, 0);

@@ -195,7 +195,7 @@ impl Schedule {
         let end = self.pools().map_or(0, |pools| pools.end_of(pool));
         let left = plan.steps().saturating_sub(plan.step_from(at.samples - start)) as u64;
         let has_rest = start + plan.end_of_steps() < end;
-        let (later, rests) = self.counts(at.epoch).from_pool(pool + 1);
+        let (later, rests) = self.counts(at.epoch).since_pool(pool + 1);
         left + self.batches_of_rest(has_rest) + later + self.batches_of_rest(true) * rests
     }
 
@@ -204,7 +204,7 @@ impl Schedule {
         let last = self.dealing.epochs.map_or(epoch, |epochs| epochs.saturating_sub(1));
         let epoch = epoch.min(last);
         let counts = self.counts(epoch);
-        let (all, rests) = counts.from_pool(0);
+        let (all, rests) = counts.since_pool(0);
         let all = all + self.batches_of_rest(true) * rests;
         let begun = self.by_length.as_ref().and_then(|batches| batches.begun_in(epoch));
         let Some((pool, plan)) =
@@ -214,7 +214,7 @@ impl Schedule {
         };
         // Of the pool that was begun with other cuts: theirs, and what is left.
         let of = |(steps, rests): (u64, u64)| steps + self.batches_of_rest(true) * rests;
-        let planned = of(counts.from_pool(pool)) - of(counts.from_pool(pool + 1));
+        let planned = of(counts.since_pool(pool)) - of(counts.since_pool(pool + 1));
         let has_rest = self
             .pools()
             .is_some_and(|pools| pools.start_of(pool) + plan.end_of_steps() < pools.end_of(pool));
