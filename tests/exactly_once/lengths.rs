@@ -263,3 +263,87 @@ fn sizes_of_files_are_lengths() {
     let bad = files.iter().find(|(_, bytes)| **bytes == 8).unwrap().0;
     assert!(!distinct.contains(bad), "it is substituted");
 }
+
+/// Sizes from the index of archives, and values of a column, also in compressed pages; in a mixture, too.
+#[test]
+fn lengths_are_of_every_source() {
+    let dir = TestDir::new();
+    let images = dir.path("images");
+    data::images(&images, 120, 4);
+    let packed = |name: &str| dir.path(name);
+    forebay_synth::tar::pack_classes(&images, &packed("tars"), 50).unwrap();
+    forebay_synth::arrow::pack_classes(&images, &packed("arrow"), 50).unwrap();
+    forebay_synth::parquet::pack_classes(&images, &packed("parquet"), 50, false).unwrap();
+    forebay_synth::parquet::pack_classes(&images, &packed("pages"), 50, true).unwrap();
+    let by_label = "batch.budget = { tokens = 12 }\nbatch.length = \"label\"";
+    let by_bytes = "batch.budget = { bytes = 12_000 }";
+    let mut by_format = BTreeMap::new();
+    for (folder, format, lengths) in [
+        ("tars", "webdataset", by_bytes),
+        ("tars", "webdataset", by_label),
+        ("arrow", "arrow", by_label),
+        ("parquet", "parquet", by_label),
+        ("pages", "parquet", by_label),
+    ] {
+        let keys = format!("dataset.format = {format:?}\norder.pool = 50\n{lengths}");
+        let text = data::image_config(&packed(folder), &keys)
+            .replace("batch.size = 8", "batch.max_rows = 9");
+        let name = format!("{folder}-{}.toml", lengths.len());
+        let config = dir.config(&name, &text);
+        let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
+        let expected = loader.batches_per_epoch();
+        let mut batches = Vec::new();
+        while let Some(batch) = loader.next_batch().unwrap() {
+            let labels = batch.require("label").unwrap().as_slice::<i64>().unwrap().to_vec();
+            let longest = labels.iter().max().unwrap().cast_unsigned();
+            assert!(batch.rows() <= 9);
+            assert!(lengths == by_bytes || longest * batch.rows() <= 12, "{labels:?}");
+            batches.push(Taken::of(&batch));
+        }
+        assert_eq!(batches.len() as u64, expected, "{name}");
+        let ids = sorted(batches.iter().flat_map(|batch| batch.ids.clone()).collect());
+        assert_eq!(ids, (0..120).collect::<Vec<_>>(), "{name}");
+        if lengths == by_label {
+            let rows: Vec<Vec<i64>> = batches.into_iter().map(|batch| batch.ids).collect();
+            by_format.insert(folder, rows);
+        }
+    }
+    // The same samples in the same order have the same batches.
+    assert_eq!(by_format["parquet"], by_format["pages"]);
+    assert_eq!(by_format["parquet"], by_format["arrow"]);
+}
+
+/// Each dataset of a mixture has its share of every epoch, whatever its lengths.
+#[test]
+fn mixtures_keep_their_shares() {
+    let dir = TestDir::new();
+    data::sentences(&dir.path("data"), SAMPLES);
+    let dataset = |name: &str, more: &str| {
+        format!(
+            "[[dataset]]\nname = {name:?}\nformat = \"npz\"\npath = {:?}\nindex = {:?}\n{more}\n",
+            dir.path("data").display(),
+            dir.path(&format!("{name}.index")).display(),
+        )
+    };
+    let (_, rest) =
+        text(&dir, "").split_once("order.seed").map(|(_, rest)| ((), rest.to_owned())).unwrap();
+    let text = format!(
+        "cpu.policy = \"normal\"\norder.seed{rest}{}{}",
+        dataset("all", ""),
+        dataset("few", "limit = 50\nrepeat = 2")
+    );
+    let config = dir.path("mixture.toml");
+    std::fs::write(&config, text).unwrap();
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
+    for _ in 0..2 {
+        let mut times = BTreeMap::new();
+        for batch in take_epoch(&mut loader) {
+            for id in batch.ids {
+                *times.entry(id).or_insert(0) += 1;
+            }
+        }
+        let total = i64::from(SAMPLES);
+        let expected = (0..total + 50).map(|id| (id, if id < total { 1 } else { 2 }));
+        assert_eq!(times, expected.collect::<BTreeMap<_, _>>());
+    }
+}

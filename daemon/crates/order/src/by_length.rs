@@ -34,6 +34,9 @@ pub struct ByLength {
     lengths: Arc<[u32]>,
     /// Samples of a pool.
     pool: u64,
+    /// Their mean, rounded down.
+    mean: u64,
+    longest: u32,
     /// The bounds; `from` and `world_size` are those of a session.
     bounds: Cut,
     kept: Mutex<Kept>,
@@ -95,7 +98,10 @@ impl ByLength {
     ) -> Self {
         let (multiple_of, max_rows) = (multiple_of.max(1), max_rows.max(1));
         let bounds = Cut { from: 0, world_size: 1, budget, multiple_of, max_rows };
-        Self { lengths, pool: pool.max(1), bounds, kept: Mutex::default() }
+        let sum: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+        let mean = sum / (lengths.len() as u64).max(1);
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        Self { lengths, pool: pool.max(1), mean, longest, bounds, kept: Mutex::default() }
     }
 
     /// The length of a sample.
@@ -114,15 +120,21 @@ impl ByLength {
 
     /// The mean length of all samples, rounded down.
     #[must_use]
-    pub fn mean(&self) -> u64 {
-        let sum: u64 = self.lengths.iter().map(|length| u64::from(*length)).sum();
-        sum / (self.lengths.len() as u64).max(1)
+    pub const fn mean(&self) -> u64 {
+        self.mean
+    }
+
+    /// About the number of rows of a batch.
+    #[must_use]
+    pub fn usual_rows(&self) -> u32 {
+        let rows = self.bounds.budget / self.mean.max(1);
+        u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, self.bounds.max_rows)
     }
 
     /// The length of the longest sample.
     #[must_use]
-    pub fn longest(&self) -> u32 {
-        self.lengths.iter().copied().max().unwrap_or(0)
+    pub const fn longest(&self) -> u32 {
+        self.longest
     }
 
     /// The memory of the lengths and of what is kept, for an epoch of so many positions.
