@@ -243,6 +243,7 @@ impl Builder {
             substitutes: self.state.as_ref().map_or(0, |state| state.substitutes),
             trainer: self.trainer.clone(),
             batch_size: self.batch_size,
+            cuts: self.state.as_ref().map_or(Vec::new(), |state| state.cuts.clone()),
         };
         let named = self
             .named_segments

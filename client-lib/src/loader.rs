@@ -25,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_protocol::cuts::Cut;
 use forebay_protocol::frames::{Attach, Attached, ClientFrame, DaemonFrame};
 use forebay_protocol::ids::Position;
 use forebay_protocol::publish::PublishReader;
@@ -113,9 +114,9 @@ impl Loader {
             phase: Phase::Live,
             drained: VecDeque::new(),
             lost: None,
-            request: Box::new(request),
             taken: (start.position, substitutes),
-            status: SessionStatus::new(Arc::new(terms), placement, cursor),
+            status: SessionStatus::new(Arc::new(terms), placement, cursor, request.cuts.clone()),
+            request: Box::new(request),
             serial: start.serial,
             seeking: false,
             read: 0,
@@ -164,7 +165,7 @@ impl Loader {
                 self.reset_cursor(next, 0, 0);
             } else {
                 self.abandon_epoch();
-                self.send_seek(next, 0)?;
+                self.send_seek(next, 0, Vec::new())?;
             }
             self.status.is_open = false;
         }
@@ -191,8 +192,14 @@ impl Loader {
     }
 
     /// Sends a seek; [`wait_for_seek`](Self::wait_for_seek) waits for the answer.
-    fn send_seek(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
+    fn send_seek(
+        &mut self,
+        position: Position,
+        substitutes: u64,
+        cuts: Vec<Cut>,
+    ) -> Result<(), Error> {
         self.serial += 1;
+        self.status.note_seek(position, cuts.clone());
         self.reset_cursor(position, substitutes, 0);
         self.taken = (position, substitutes);
         self.seeking = true;
@@ -201,7 +208,7 @@ impl Loader {
             // The reattach requests this position from the next daemon.
             return Ok(());
         }
-        let seek = ClientFrame::Seek { serial: self.serial, position, substitutes };
+        let seek = ClientFrame::Seek { serial: self.serial, position, substitutes, cuts };
         match self.link.send(&seek, &[]) {
             Err(Error::DaemonLost(_)) if self.is_restartable() => self.on_daemon_lost(),
             sent => sent,
@@ -222,10 +229,15 @@ impl Loader {
     /// # Errors
     /// [`Error::Config`] when the stream has no such position; this ends the session.
     pub fn seek(&mut self, position: Position) -> Result<(), Error> {
-        self.seek_to(position, 0)
+        self.seek_to(position, 0, Vec::new())
     }
 
-    fn seek_to(&mut self, position: Position, substitutes: u64) -> Result<(), Error> {
+    fn seek_to(
+        &mut self,
+        position: Position,
+        substitutes: u64,
+        cuts: Vec<Cut>,
+    ) -> Result<(), Error> {
         self.ring.check_process()?;
         self.wait_for_seek()?;
         if self.status.is_open {
@@ -235,7 +247,7 @@ impl Loader {
             self.reset_cursor(position, 0, 0);
             return Ok(());
         }
-        self.send_seek(position, substitutes)?;
+        self.send_seek(position, substitutes, cuts)?;
         self.wait_for_seek()
     }
 
@@ -267,7 +279,7 @@ impl Loader {
             );
             return Ok(());
         }
-        self.seek_to(state.position, state.substitutes)
+        self.seek_to(state.position, state.substitutes, state.cuts.clone())
     }
 
     /// The daemon's statistics: JSON text, as `forebay stats --json` prints it.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_protocol::frames::Attached;
+use forebay_protocol::cuts::Cut;
+use forebay_protocol::frames::{Attached, Positioned};
 use forebay_protocol::ids::Position;
+use forebay_protocol::publish::Descriptor;
 
 use crate::error::Error;
 use crate::rank::{Placement, RankSource};
@@ -25,11 +27,31 @@ pub struct SessionStatus {
     pub(crate) replaying: bool,
     pub(crate) is_open: bool,
     pub(crate) waiting_since: Option<Instant>,
+    pub(crate) epochs: Epochs,
+}
+
+/// What batches by length need to know of epochs, which differ in their number of batches.
+#[derive(Debug, Clone)]
+pub(crate) struct Epochs {
+    /// Where the session began, or was sent by the last seek, and the cuts that led there.
+    begun: (Position, Vec<Cut>),
+    /// The batches of all of the epoch of the cursor.
+    batches: u64,
+    /// The batches of the next epoch, as the last batch of this one says.
+    batches_of_next: Option<u64>,
 }
 
 impl SessionStatus {
-    pub(crate) fn new(terms: Arc<Attached>, placement: Placement, cursor: StreamCursor) -> Self {
+    pub(crate) fn new(
+        terms: Arc<Attached>,
+        placement: Placement,
+        cursor: StreamCursor,
+        cuts: Vec<Cut>,
+    ) -> Self {
+        let begun = (terms.start.position, cuts);
+        let batches = terms.batches_per_epoch;
         Self {
+            epochs: Epochs { begun, batches, batches_of_next: None },
             terms,
             placement,
             cursor,
@@ -59,10 +81,10 @@ impl SessionStatus {
         self.placement.source
     }
 
-    /// This rank's batches of a full epoch.
+    /// This rank's batches of a full epoch; with batches by length, of the epoch that [`epoch`](Self::epoch) says.
     #[must_use]
     pub fn batches_per_epoch(&self) -> u64 {
-        self.terms.batches_per_epoch
+        self.epochs.batches
     }
 
     /// The epoch that is iterated over, until its end was returned; then the next one. After the last configured epoch it is
@@ -91,7 +113,8 @@ impl SessionStatus {
     /// batches handed over since the last seek.
     pub fn state(&self, held_back: usize) -> Result<State, Error> {
         let (position, substitutes) = self.cursor.lookback(held_back)?;
-        Ok(State::of(&self.terms, position, substitutes))
+        let cuts = self.cuts_at(position);
+        Ok(State { cuts, ..State::of(&self.terms, position, substitutes) })
     }
 
     /// Whether the last batch handed over was a replay for a measurement (`forebay headspace --replay`), which does not
@@ -124,7 +147,41 @@ impl SessionStatus {
     /// Ends the iteration of an epoch whose batches were all handed over.
     pub(crate) fn enter_next_epoch(&mut self) {
         self.is_open = false;
-        self.cursor.enter_next_epoch(self.terms.batches_per_epoch);
+        if let (Some(batches), Some(_)) = (self.epochs.batches_of_next.take(), self.terms.pools) {
+            self.epochs.batches = batches;
+        }
+        self.cursor.enter_next_epoch(self.epochs.batches);
+    }
+
+    /// The cuts that led to a position that the session has reached.
+    pub(crate) fn cuts_at(&self, position: Position) -> Vec<Cut> {
+        let (from, cuts) = &self.epochs.begun;
+        self.terms.pools.map_or(Vec::new(), |pools| pools.chain_at(position, (*from, cuts)))
+    }
+
+    /// The cursor and what is known of epochs, for a copy.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "of the GPU half"))]
+    pub(crate) fn reached(&self) -> (StreamCursor, Epochs) {
+        (self.cursor.clone(), self.epochs.clone())
+    }
+
+    /// Notes the target of a seek.
+    pub(crate) fn note_seek(&mut self, position: Position, cuts: Vec<Cut>) {
+        self.epochs.begun = (position, cuts);
+    }
+
+    /// Notes the answer to a seek.
+    pub(crate) fn note_positioned(&mut self, answer: &Positioned) {
+        self.epochs.batches = answer.batches_of_epoch;
+        self.epochs.batches_of_next = None;
+    }
+
+    /// Notes a batch that is handed over.
+    pub(crate) fn note_batch(&mut self, descriptor: &Descriptor) {
+        // After the last epoch there are none, and the number stays as it is.
+        if descriptor.last_of_epoch && descriptor.batches_after > 0 {
+            self.epochs.batches_of_next = Some(descriptor.batches_after);
+        }
     }
 
     /// Records the wait for a batch that is handed over, here and for the daemon.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_protocol::cuts::Cut;
 use forebay_protocol::frames::{Attached, CONFIG_PART_BYTES, CONFIG_PARTS, PythonSource};
 use forebay_protocol::identity::{DATASET_OBJECT, DRAWS_OF_AN_EPOCH};
 use forebay_protocol::ids::Position;
@@ -35,6 +36,8 @@ pub struct State {
     pub draws: String,
     /// For a Dataset object: a description of its class, length and source; otherwise empty.
     pub object: String,
+    /// With batches by length, and inside a pool: the cuts that led to the position.
+    pub cuts: Vec<Cut>,
 }
 
 impl State {
@@ -50,12 +53,14 @@ impl State {
             python: digests(terms).map(|(of, digest)| (of.target.clone(), digest)).collect(),
             draws: terms.identity.get(DRAWS_OF_AN_EPOCH).unwrap_or_default().to_owned(),
             object: terms.identity.get(DATASET_OBJECT).unwrap_or_default().to_owned(),
+            cuts: Vec::new(),
         }
     }
 
     /// As JSON: `{"forebay": 1, "epoch", "samples", "substitutes", "dataset", "config", "stream_version"}`, with
-    /// `"python"` if there are Python stages, `"draws"` if there are mixtures or weights, and `"object"` if there is a
-    /// Dataset object.
+    /// `"python"` if there are Python stages, `"draws"` if there are mixtures, weights or batches by length, `"object"` if
+    /// there is a Dataset object, and `"cuts"` inside a pool of batches by length: for each cut the samples of the epoch
+    /// from which on it applied, the world size, the budget, `multiple_of` and `max_rows`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut map = Map::new();
@@ -71,6 +76,10 @@ impl State {
         }
         if !self.object.is_empty() {
             map.insert(DATASET_OBJECT.into(), self.object.clone().into());
+        }
+        if !self.cuts.is_empty() {
+            let cuts = self.cuts.iter().map(|cut| numbers(cut).to_vec().into());
+            map.insert("cuts".into(), Value::Array(cuts.collect()));
         }
         if !self.python.is_empty() {
             let digests =
@@ -115,6 +124,10 @@ impl State {
                 .map(|(of, digest)| Some((of.clone(), text(digest)?)))
                 .collect()
         };
+        let cuts = || -> Option<Vec<Cut>> {
+            let Some(saved) = value.get("cuts") else { return Some(Vec::new()) };
+            saved.as_array()?.iter().map(cut).collect()
+        };
         let layout = number("forebay")?;
         if layout != STATE_LAYOUT {
             return Err(Error::StateMismatch(format!(
@@ -131,6 +144,8 @@ impl State {
             python: python().ok_or_else(|| wrong("`python` is not a dict of strings".into()))?,
             draws: words(DRAWS_OF_AN_EPOCH)?,
             object: words(DATASET_OBJECT)?,
+            cuts: cuts()
+                .ok_or_else(|| wrong("`cuts` is not a list of lists of five numbers".into()))?,
         })
     }
 
@@ -146,7 +161,8 @@ impl State {
             };
             found.push(format!(
                 "what an epoch draws differs (saved {}, present {}): names, repeats and weights of datasets, \
-                 order.weights and order.samples_per_epoch stay as they were",
+                 order.weights, order.samples_per_epoch, and with batches by length the samples' lengths, batch.length and \
+                 order.pool stay as they were",
                 shown(&self.draws),
                 shown(&present.draws)
             ));
@@ -248,6 +264,26 @@ fn differing_parts(saved: &str, present: &str) -> String {
     differing.map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
+/// A cut in a state.
+fn numbers(cut: &Cut) -> [u64; 5] {
+    let Cut { from, world_size, budget, multiple_of, max_rows } = *cut;
+    [from, world_size.into(), budget, multiple_of.into(), max_rows.into()]
+}
+
+/// The cut of a state.
+fn cut(saved: &Value) -> Option<Cut> {
+    let saved: Vec<u64> = saved.as_array()?.iter().map(Value::as_u64).collect::<Option<_>>()?;
+    let [from, world_size, budget, multiple_of, max_rows] = saved[..] else { return None };
+    let small = |number| u32::try_from(number).ok();
+    Some(Cut {
+        from,
+        world_size: small(world_size)?,
+        budget,
+        multiple_of: small(multiple_of)?,
+        max_rows: small(max_rows)?,
+    })
+}
+
 /// The first digits of a fingerprint, for messages.
 fn short(digits: &str) -> String {
     digits.chars().take(16).collect()
@@ -277,6 +313,7 @@ mod tests {
             python: BTreeMap::new(),
             draws: String::new(),
             object: String::new(),
+            cuts: Vec::new(),
         }
     }
 
@@ -287,6 +324,20 @@ mod tests {
         assert!(with.to_json().contains(r#""object":"m:D of 5 items with the source 12ab""#));
         assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
         assert!(!with.is_same_place(&state()));
+    }
+
+    #[test]
+    fn cuts_are_saved_inside_a_pool() {
+        assert!(!state().to_json().contains("cuts"));
+        let cut = Cut { from: 8, world_size: 3, budget: 16_384, multiple_of: 64, max_rows: 32 };
+        let with = State { cuts: vec![cut, cut.starting_at(200)], ..state() };
+        assert!(with.to_json().contains(r#""cuts":[[8,3,16384,64,32],[200,3,16384,64,32]]"#));
+        assert_eq!(State::from_json(&with.to_json()).unwrap(), with);
+        for wrong in ["[8,3]", "[8,3,16384,64,-1]", "[8,5000000000,16384,64,32]", "7"] {
+            let text = with.to_json().replace("[8,3,16384,64,32]", wrong);
+            let error = State::from_json(&text).unwrap_err().to_string();
+            assert!(error.contains("`cuts` is not a list of lists of five numbers"), "{error}");
+        }
     }
 
     #[test]

@@ -26,13 +26,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cuts::{Cut, Pools};
 use crate::identity::Identity;
 use crate::ids::Position;
 use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate implements.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 /// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
 /// The size of each of [`CONFIG_PARTS`] in a configuration's fingerprint.
@@ -60,6 +61,8 @@ pub enum ClientFrame {
         position: Position,
         /// Substitutes already counted in that epoch.
         substitutes: u64,
+        /// With batches by length, the cuts that led to the position; at most [`MAX_CUTS`](crate::cuts::MAX_CUTS).
+        cuts: Vec<Cut>,
     },
     /// Requests statistics.
     Stats,
@@ -232,6 +235,8 @@ pub struct Attach {
     pub trainer: String,
     /// The number of samples in a batch; `None`: as configured.
     pub batch_size: Option<u32>,
+    /// With batches by length, the cuts that led to the position; at most [`MAX_CUTS`](crate::cuts::MAX_CUTS).
+    pub cuts: Vec<Cut>,
 }
 
 /// The longest name of a trainer.
@@ -322,7 +327,7 @@ pub struct Attached {
     pub return_bytes: u64,
     /// The first position: the requested one, or the next epoch's start if no batch of its epoch is left.
     pub start: Positioned,
-    /// The number of this rank's batches in a full epoch.
+    /// The number of this rank's batches in a full epoch; with batches by length, in the epoch of the first position.
     pub batches_per_epoch: u64,
     /// The number of samples in an epoch over all ranks, including samples that `batch.last` drops.
     pub samples_per_epoch: u64,
@@ -340,6 +345,8 @@ pub struct Attached {
     pub identity: Identity,
     /// The sources of the functions of Python stages, for saved states.
     pub python_sources: Vec<PythonSource>,
+    /// The pools of batches by length; `None`: batches have one size.
+    pub pools: Option<Pools>,
 }
 
 /// The source of a Python stage's function.
@@ -364,6 +371,8 @@ pub struct Positioned {
     pub position: Position,
     /// This rank's batches left in that epoch.
     pub batches_left: u64,
+    /// This rank's batches of all of that epoch.
+    pub batches_of_epoch: u64,
 }
 
 /// The kind of an error; it determines the client's exception.

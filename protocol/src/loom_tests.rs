@@ -22,6 +22,7 @@ fn descriptor(sequence: u64) -> Descriptor {
         seek_serial: 0,
         rows: 1,
         substitutes: 0,
+        batches_after: 0,
         last_of_epoch: false,
         replayed: false,
         tensors: Vec::new(),

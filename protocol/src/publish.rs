@@ -73,6 +73,8 @@ pub struct Descriptor {
     pub rows: u64,
     /// The number of substitutes in this epoch, including this batch's.
     pub substitutes: u64,
+    /// The number of this rank's batches after this one in the epoch of `position_after`.
+    pub batches_after: u64,
     /// Whether it is this rank's last batch of the epoch.
     pub last_of_epoch: bool,
     /// Whether it is a replay of an earlier batch, for a measurement.
@@ -167,6 +169,7 @@ impl<W: Words> PublishWriter<W> {
         put(8, batch.tensors.len() as u64);
         put(9, batch.substitutes);
         put(10, batch.epoch);
+        put(11, batch.batches_after);
         for (tensor, entry) in batch.tensors.iter().enumerate() {
             let first = ENTRY_HEADER_WORDS + tensor * TENSOR_WORDS;
             let kind = u64::from(entry.dtype as u8)
@@ -304,6 +307,7 @@ impl<W: Words> PublishReader<W> {
             seek_serial: get(6),
             rows: get(7),
             substitutes: get(9),
+            batches_after: get(11),
             last_of_epoch: flags & FLAG_LAST_OF_EPOCH != 0,
             replayed: flags & FLAG_REPLAYED != 0,
             tensors,

@@ -111,6 +111,7 @@ fn descriptor(sequence: u64, slot: SlotIndex, generation: Generation) -> Descrip
         seek_serial: sequence + 5,
         rows: sequence + 6,
         substitutes: sequence + 7,
+        batches_after: sequence + 8,
         last_of_epoch: sequence.is_multiple_of(2),
         replayed: sequence.is_multiple_of(3),
         tensors: vec![tensor(0), tensor(1)],

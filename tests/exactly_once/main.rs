@@ -4,6 +4,7 @@
 
 mod agreement;
 mod launchers;
+mod lengths;
 mod ranks;
 mod scripts;
 mod states;

@@ -48,11 +48,13 @@ fn every_example_runs() {
     }
     assert!(names.len() >= 10, "{names:?}");
     for path in names {
-        let mut check = dir.forebay(&["check", "--set", "batch.size=4"]);
+        let is_by_length = std::fs::read_to_string(&path).unwrap().contains("max_rows");
+        let size = if is_by_length { "batch.max_rows=4" } else { "batch.size=4" };
+        let mut check = dir.forebay(&["check", "--set", size]);
         let plan = program::run(check.arg(&path).env("FOREBAY_DATA", dir.path("data")));
         assert!(plan.status.success(), "{}: {plan:?}", path.display());
         let mut bench = dir.forebay(&["bench", "--json", "--digest", "--batches", "2"]);
-        bench.arg(&path).args(["--set", "batch.size=4", "--set", "cpu.policy=normal"]);
+        bench.arg(&path).args(["--set", size, "--set", "cpu.policy=normal"]);
         let finished = program::run(bench.env("FOREBAY_DATA", dir.path("data")));
         assert!(finished.status.success(), "{}: {finished:?}", path.display());
         let report = finished.json();

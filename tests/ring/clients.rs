@@ -108,7 +108,12 @@ fn strangers_at_the_socket_do_no_harm() {
         vec![hello(PROTOCOL_VERSION), hello(PROTOCOL_VERSION)],
         vec![
             hello(PROTOCOL_VERSION),
-            ClientFrame::Seek { serial: 1, position: Default::default(), substitutes: 0 },
+            ClientFrame::Seek {
+                serial: 1,
+                position: Default::default(),
+                substitutes: 0,
+                cuts: Vec::new(),
+            },
         ],
     ] {
         assert_eq!(answer(&frames).kind, FaultKind::Protocol, "{frames:?}");

@@ -27,6 +27,7 @@ fn ask_for_names(daemon: &Daemon) -> (Raw, Vec<PathBuf>) {
         substitutes: 0,
         trainer: String::new(),
         batch_size: None,
+        cuts: Vec::new(),
     };
     raw.send(&ClientFrame::AttachNamed(attach), &[]);
     let Some((DaemonFrame::AttachedNamed { names, .. }, descriptors)) = raw.answer() else {

@@ -30,6 +30,7 @@ fn request(rank: u32) -> Attach {
         substitutes: 0,
         trainer: String::new(),
         batch_size: None,
+        cuts: Vec::new(),
     }
 }
 

@@ -54,6 +54,7 @@ fn attach() -> Attach {
         substitutes: 0,
         trainer: String::new(),
         batch_size: None,
+        cuts: Vec::new(),
     }
 }
 
@@ -65,6 +66,7 @@ fn frame(kind: &str, number: u64, session: u64) -> Option<ClientFrame> {
             serial: number,
             position: Position { epoch: 0, samples: 1024 * (number % 2) },
             substitutes: 0,
+            cuts: Vec::new(),
         },
         "names" => {
             let of = NamesOf::Files { samples: (0..200).collect() };

@@ -274,7 +274,7 @@ fn describe(loader: &Loader) -> LoaderInfo {
     let (terms, placement) = (loader.terms(), loader.placement());
     LoaderInfo {
         size: size_of::<LoaderInfo>(),
-        batches_per_epoch: terms.batches_per_epoch,
+        batches_per_epoch: loader.batches_per_epoch(),
         samples_per_epoch: terms.samples_per_epoch,
         epochs: terms.epochs.unwrap_or(0),
         held: loader.held(),

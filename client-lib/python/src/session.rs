@@ -212,6 +212,11 @@ impl Session {
         })
     }
 
+    /// This rank's batches of a full epoch; with batches by length, of the present one.
+    fn batches_per_epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.source.run(py, |source| Ok(source.batches_per_epoch()))
+    }
+
     /// Seeks to the start of an epoch.
     fn seek_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.source.run(py, |source| source.seek(Position { epoch, samples: 0 }))
@@ -256,6 +261,7 @@ impl Session {
         dict.set_item("stream", &terms.stream)?;
         dict.set_item("batch_size", terms.batch_size)?;
         dict.set_item("batches_per_epoch", terms.batches_per_epoch)?;
+        dict.set_item("by_length", terms.pools.is_some())?;
         dict.set_item("epochs", terms.epochs)?;
         dict.set_item("samples", sample_count(&terms))?;
         dict.set_item("hold", terms.hold)?;

@@ -116,7 +116,9 @@ impl Upload {
         let interrupt =
             loader.read_ahead(move || asked.should_interrupt(), shared.wake_descriptor()?);
         let terms = Arc::clone(&loader.terms);
-        let status = SessionStatus::new(terms, loader.placement(), loader.cursor.clone());
+        let (cursor, epochs) = loader.reached();
+        let mut status = SessionStatus::new(terms, loader.placement(), cursor, Vec::new());
+        status.epochs = epochs;
         let mut upload = Self {
             shared: Arc::clone(&shared),
             gpu: Arc::clone(&gpu),
@@ -220,6 +222,7 @@ impl Upload {
         if !descriptor.replayed {
             self.status.cursor.set_batches_left(batches_left + 1);
             self.status.cursor.advance(descriptor.position_after, descriptor.substitutes);
+            self.status.note_batch(&descriptor);
         }
         Ok(Some(Uploaded {
             token: destination.token,

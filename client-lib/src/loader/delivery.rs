@@ -141,6 +141,7 @@ impl Loader {
                 )));
             }
             self.status.cursor.advance(descriptor.position_after, descriptor.substitutes);
+            self.status.note_batch(descriptor);
         }
         if self.reads_ahead {
             self.status.waiting_since = None;
@@ -235,6 +236,7 @@ impl Loader {
             self.taken = (answer.position, 0);
         }
         self.status.cursor.apply_seek(answer.position, answer.batches_left);
+        self.status.note_positioned(&answer);
     }
 
     /// Position and substitutes at which the next daemon begins.

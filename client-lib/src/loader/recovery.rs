@@ -103,7 +103,12 @@ impl Loader {
         self.phase = Phase::Reattaching;
         let (position, substitutes) = self.taken();
         let request = ClientFrame::Reattach(Reattach {
-            attach: Attach { position, substitutes, ..(*self.request).clone() },
+            attach: Attach {
+                position,
+                substitutes,
+                cuts: self.status.cuts_at(position),
+                ..(*self.request).clone()
+            },
             serial: self.serial,
             leased: self.ring.announce_held(),
         });
@@ -165,6 +170,8 @@ impl Loader {
             return_bytes: terms.return_bytes,
             restart_policy: terms.restart_policy,
             hold: terms.hold,
+            // Of the epoch of the first position.
+            batches_per_epoch: terms.batches_per_epoch,
             python_sources: terms.python_sources.clone(),
             ..(*self.status.terms).clone()
         };

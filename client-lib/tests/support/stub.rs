@@ -203,6 +203,7 @@ impl Session {
                 samples: self.batch * u64::from(self.script.rows),
             },
             batches_left: self.script.batches_per_epoch - self.batch,
+            batches_of_epoch: self.script.batches_per_epoch,
         }
     }
 
@@ -242,6 +243,7 @@ impl Session {
             restart_policy: RestartPolicy::Never,
             identity: Identity::default().with("samples", 24),
             python_sources: Vec::new(),
+            pools: None,
         };
         self.serving = Some(Serving {
             rows: split_rows(data_map, &layout, script.slots),
@@ -306,6 +308,7 @@ impl Session {
                 seek_serial: self.serial,
                 rows,
                 substitutes: self.batch,
+                batches_after: 0,
                 last_of_epoch: last,
                 replayed: false,
                 tensors: entries(&serving.layout, rows),

@@ -1,6 +1,7 @@
 //! `forebay check`: the resolved configuration and its plan on this machine; the schema of the keys.
 
 mod figures;
+mod lengths;
 mod order;
 mod sample;
 
@@ -21,7 +22,7 @@ use forebay_formats::format_tables;
 use forebay_formats::storages::storage_table;
 use forebay_inspect::stats::isolation_lines;
 use forebay_observe::format_bytes;
-use forebay_order::{Schedule, Selection};
+use forebay_order::Selection;
 use forebay_transform::{batch_operation_tables, operation_tables};
 use forebay_workers::WorkerStart;
 
@@ -176,14 +177,25 @@ fn describe(
     launch: &Launch,
 ) -> anyhow::Result<String> {
     let config = stream.config();
-    let schedule = Schedule::of(stream.selection().clone(), stream.dealing(), 0, world_size)
+    let schedule = stream
+        .schedule(stream.dealing(), 0, world_size)
         .map_err(|error| anyhow::anyhow!("{}: {error}", config.location(&["batch", "size"])))?;
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
     let (samples, draws) = (stream.sample_count(), schedule.samples());
-    if matches!(stream.selection(), Selection::Once(_) | Selection::InBlocks(_)) {
+    let each_once = matches!(
+        stream.selection(),
+        Selection::Once(_) | Selection::InBlocks(_) | Selection::Except(_)
+    );
+    if let Selection::Except(except) = stream.selection() {
+        let (kept, left_out) = (except.kept(), except.left_out());
+        line(
+            "samples",
+            format!("{kept} an epoch, {epochs}; {left_out} longer than batch.budget are left out"),
+        );
+    } else if each_once {
         line("samples", format!("{samples} an epoch, {epochs}"));
     } else {
         line("samples", format!("{samples}, {draws} drawn an epoch, {epochs}"));
@@ -211,7 +223,9 @@ fn describe(
         line(name, text);
     }
     let (fewest, most) = schedule.batches_per_epoch_over_ranks();
-    let batches = if fewest == most {
+    let batches = if let Some(by_length) = stream.by_length() {
+        lengths::batches(stream, by_length, most, world_size)
+    } else if fewest == most {
         format!(
             "{most} an epoch and rank, of {} samples, over {world_size} ranks",
             config.batch.size

@@ -5,6 +5,16 @@ use forebay_client::{Batch, Loader, Target};
 use forebay_config::{Config, Override};
 use forebay_protocol::frames::ConfigSource;
 
+/// The keys of batches by length.
+const BY_LENGTH: [(&str, &str); 6] = [
+    ("batch", "budget"),
+    ("batch", "length"),
+    ("batch", "multiple_of"),
+    ("batch", "max_rows"),
+    ("batch", "too_long"),
+    ("order", "pool"),
+];
+
 /// Starts a private daemon with the configuration, whose first batch has up to `count` samples. `more`: further keys,
 /// with values as JSON; they take precedence over the overrides. Fields that a GPU would finish are as stored in the
 /// ring.
@@ -29,6 +39,12 @@ pub(super) fn attach(
     }
     for (key, json) in more {
         builder = builder.override_key(key.clone(), json.clone());
+    }
+    // The samples are wanted, not batches by length.
+    for (table, key) in BY_LENGTH {
+        if config.is_given(&[table, key]) {
+            builder = builder.override_key(format!("{table}.{key}"), "null");
+        }
     }
     let builder = builder.override_key("batch.size", count.to_string());
     Ok(builder.override_key("batch.last", "\"short\"").attach()?)

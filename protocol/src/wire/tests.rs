@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::cuts::{Cut, Pools};
 use crate::finish::Finish;
 use crate::frames::{
     Attach, Attached, ClientFrame, ConfigSource, DaemonFrame, Fault, FaultKind, Leased, NamesOf,
@@ -41,7 +42,7 @@ fn attached() -> Box<Attached> {
         slot_bytes: 4096,
         publish_bytes: 8192,
         return_bytes: 256,
-        start: Positioned { serial: 0, position: at(2, 8), batches_left: 5 },
+        start: Positioned { serial: 0, position: at(2, 8), batches_left: 5, batches_of_epoch: 6 },
         batches_per_epoch: 7,
         samples_per_epoch: 28,
         epochs: Some(9),
@@ -56,12 +57,15 @@ fn attached() -> Box<Attached> {
             file: "/m".to_owned(),
             digest: "d".to_owned(),
         }],
+        pools: Some(Pools { pool: 10, samples: 28, cut: CUT }),
     })
 }
 
 fn at(epoch: u64, samples: u64) -> Position {
     Position { epoch, samples }
 }
+
+const CUT: Cut = Cut { from: 1, world_size: 2, budget: 3, multiple_of: 4, max_rows: 5 };
 
 fn attach() -> Attach {
     Attach {
@@ -72,6 +76,7 @@ fn attach() -> Attach {
         substitutes: 5,
         trainer: "a".to_owned(),
         batch_size: Some(6),
+        cuts: Vec::new(),
     }
 }
 
@@ -91,7 +96,7 @@ where
 
 #[test]
 fn bytes_of_every_client_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 7, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 8, "a new version: pin its bytes beside the old ones' history");
     let start = Start {
         config: ConfigSource::File("a".into()),
         overrides: vec![("b".into(), "1".into())],
@@ -103,7 +108,7 @@ fn bytes_of_every_client_frame_are_pinned() {
         ClientFrame::Hello { protocol: 1, release: "0.1".into() },
         ClientFrame::Start(start),
         ClientFrame::Attach(attach()),
-        ClientFrame::Seek { serial: 1, position: at(2, 3), substitutes: 4 },
+        ClientFrame::Seek { serial: 1, position: at(2, 3), substitutes: 4, cuts: vec![CUT] },
         ClientFrame::Stats,
         ClientFrame::Goodbye,
         ClientFrame::Restart(Restart {
@@ -132,13 +137,14 @@ fn bytes_of_every_client_frame_are_pinned() {
         01000000000000000100000000000000610100000000000000010000000000000062010000000000000031\
           0200000001000000
         02000000000100000002000000030000000000000004000000000000000500000000000000\
-          0100000000000000610106000000
-        030000000100000000000000020000000000000003000000000000000400000000000000
+          01000000000000006101060000000000000000000000
+        030000000100000000000000020000000000000003000000000000000400000000000000\
+          010000000000000001000000000000000200000003000000000000000400000005000000
         04000000
         05000000
         060000000200000001000000010000000000000078010b000000
         07000000000100000002000000030000000000000004000000000000000500000000000000\
-          01000000000000006101060000000600000000000000010000000000000007000800000000000000
+          010000000000000061010600000000000000000000000600000000000000010000000000000007000800000000000000
         08000000
         090000000000000001000000000000000200
         09000000010000000100000000000000020000000000000003000400000000000000
@@ -147,7 +153,7 @@ fn bytes_of_every_client_frame_are_pinned() {
         0a0000000000000005000000
         0a000000010000000500000063000000
         0b000000000100000002000000030000000000000004000000000000000500000000000000\
-          0100000000000000610106000000
+          01000000000000006101060000000000000000000000
         0c0000000100000000000000000000000200000000000000
         0c0000000100000000000000010000000100000000000000\
           0300000000000000
@@ -180,7 +186,12 @@ fn bytes_of_every_daemon_frame_are_pinned() {
     let frames = [
         DaemonFrame::Welcome { protocol: 1, release: "0".into(), streams: vec!["train".into()] },
         DaemonFrame::Attached(attached()),
-        DaemonFrame::Positioned(Positioned { serial: 1, position: at(0, 0), batches_left: 2 }),
+        DaemonFrame::Positioned(Positioned {
+            serial: 1,
+            position: at(0, 0),
+            batches_left: 2,
+            batches_of_epoch: 3,
+        }),
         DaemonFrame::StatsPart { last: true, text: "{}".into() },
         DaemonFrame::Fault(Fault { kind: FaultKind::Taken, message: "x".into() }),
         DaemonFrame::Goodbye,
@@ -202,18 +213,19 @@ fn bytes_of_every_daemon_frame_are_pinned() {
         030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
         000000000100000000000000000000000000e03f000000000000d03f02000000\
         040000000800060000100000000000000020000000000000\
-        000100000000000000000000000000000200000000000000080000000000000005000000000000000700000000\
+        0001000000000000000000000000000002000000000000000800000000000000050000000000000006000000000000000700000000\
         0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
         bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb0100000001000000\
         01000000000000000100000000000000\
         6b010000000000000076\
         01000000000000000100000000000000700300\
-        0000000000006d3a6602000000000000002f6d010000000000000064";
+        0000000000006d3a6602000000000000002f6d010000000000000064\
+        010a000000000000001c0000000000000001000000000000000200000003000000000000000400000005000000";
     let golden = format!(
         "
         000000000100000001000000000000003001000000000000000500000000000000747261696e
         01000000{terms}
-        020000000100000000000000000000000000000000000000000000000200000000000000
+        0200000001000000000000000000000000000000000000000000000002000000000000000300000000000000
         030000000102000000000000007b7d
         0400000005000000010000000000000078
         05000000

@@ -108,6 +108,7 @@ fn descriptor(sequence: u64, slot: SlotIndex, generation: Generation) -> Descrip
         seek_serial: 0,
         rows: 1,
         substitutes: 0,
+        batches_after: 0,
         last_of_epoch: false,
         replayed: false,
         tensors: Vec::new(),

@@ -62,6 +62,7 @@ pub(super) fn attach(noise: &mut Random) -> ClientFrame {
         substitutes: 0,
         trainer: String::new(),
         batch_size: None,
+        cuts: Vec::new(),
     })
 }
 

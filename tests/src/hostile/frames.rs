@@ -143,7 +143,12 @@ fn lie_of(noise: &mut Random) -> ClientFrame {
             other => other,
         },
         3 => attach(noise),
-        4 => ClientFrame::Seek { serial: noise.next(), position, substitutes: noise.next() },
+        4 => ClientFrame::Seek {
+            serial: noise.next(),
+            position,
+            substitutes: noise.next(),
+            cuts: Vec::new(),
+        },
         5 => ClientFrame::Stats,
         6 => ClientFrame::Record(Recording::Trace {
             milliseconds: u32::try_from(noise.below(1 << 32) >> noise.below(32))

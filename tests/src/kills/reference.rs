@@ -13,7 +13,7 @@ const SAMPLES: u64 = 202;
 
 /// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
-/// archives of the same, by weights that change.
+/// archives of the same, by weights that change; `lengths` is images in class folders in batches by length.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
@@ -53,7 +53,7 @@ impl Reference {
             .unwrap();
             images = match format {
                 "manifest" => manifest_of(&images),
-                "mixture" => images,
+                "mixture" | "lengths" => images,
                 _ => packed.clone(),
             };
         }
@@ -66,6 +66,13 @@ impl Reference {
                 "cache = {{ path = {:?}, keep_free = 0 }}\n{text}",
                 cache.display().to_string()
             );
+        }
+        if format == Some("lengths") {
+            text = text.replace(
+                "batch.size = 4",
+                "batch.budget = { bytes = 12_000 }\nbatch.max_rows = 8\norder.pool = 60",
+            );
+            text = text.replace("batch.last = \"short\"", "");
         }
         if format == Some("mixture") {
             // 202 samples an epoch, of which changes fall into the first, the third and between others.
@@ -89,7 +96,7 @@ impl Reference {
                     "[[dataset]]\nformat = {format:?}\npath = \"{path}\"\nindex = {index:?}\nweight = {weight}\n"
                 );
             }
-        } else if let Some(format) = format {
+        } else if let Some(format) = format.filter(|format| *format != "lengths") {
             text = format!("dataset.format = {format:?}\n{text}");
         }
         let mut config = dir.config("train.toml", &text);

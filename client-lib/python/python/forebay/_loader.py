@@ -256,7 +256,9 @@ class Loader:
         return itertools.count(first) if total is None else range(first, total)
 
     def __len__(self) -> int:
-        """This rank's batches of a full epoch."""
+        """This rank's batches of a full epoch: of :attr:`epoch`, if batches are by length."""
+        if self._terms["by_length"]:
+            return self._session.batches_per_epoch()
         return self._terms["batches_per_epoch"]
 
     def __getitem__(self, index: object) -> NoReturn:

@@ -76,11 +76,11 @@ class Resolved:
 
     @property
     def may_have_batch_size(self) -> bool:
-        """Whether the configuration has `batch.size`, or is not known here."""
-        if self.kind != "json" or any(key == "batch.size" for key, _ in self.keys):
+        """Whether the configuration has `batch.size` or `batch.budget`, or is not known here."""
+        if self.kind != "json" or any(key in ("batch.size", "batch.budget") for key, _ in self.keys):
             return True
         batch = json.loads(self.text).get("batch", {})
-        return isinstance(batch, dict) and "size" in batch
+        return isinstance(batch, dict) and ("size" in batch or "budget" in batch)
 
     def close(self) -> None:
         """Closes the object's memory: the daemon has it."""

@@ -57,7 +57,7 @@ impl Upload {
         let shared = Arc::clone(&self.shared);
         let was_open = self.status.is_open;
         self.status.is_open = false;
-        let (result, discarded, given_up, cursor) = self.with_loader(move |loader| {
+        let (result, discarded, given_up, (cursor, epochs)) = self.with_loader(move |loader| {
             // Between two batches: nothing is being uploaded.
             let discarded = {
                 let mut state = shared.lock();
@@ -66,8 +66,9 @@ impl Upload {
             };
             let before = loader.given_up();
             let result = work(loader);
-            Ok((result, discarded, loader.given_up() - before, loader.cursor.clone()))
+            Ok((result, discarded, loader.given_up() - before, loader.reached()))
         })?;
+        self.status.epochs = epochs;
         self.status.given_up += given_up + if was_open { discarded } else { 0 };
         if discarded > 0 {
             // The loader's history has batches that were never handed over to the user.

@@ -340,6 +340,7 @@ pub(super) fn resolve(
         tree,
     };
     config.check_draws()?;
+    config.check_budget()?;
     Ok(config)
 }
 

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod by_length;
 mod config;
 mod datasets;
 mod draws;
@@ -23,12 +24,13 @@ mod single_keys;
 mod stages;
 mod weight_steps;
 
+pub use by_length::{LengthBudget, LengthSource, LengthUnit};
 pub use config::Config;
 pub use draws::{DrawsConfig, weight_changes};
 pub use model::{
     BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
     JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
-    Pace, RingConfig, SecurityConfig, SessionConfig, ShareConfig,
+    Pace, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
 };
 pub use object::{DatasetObject, OBJECT_TARGET};
 pub use operations::{BatchOperations, Operations};

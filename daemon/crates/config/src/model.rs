@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::by_length::{Budget, check_batch};
 use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
 use crate::single_keys::{
@@ -165,6 +166,9 @@ keys! {
         /// a `.npy` file of float32 or float64 with a weight for each sample, 0 or more: samples are drawn by weight, with
         /// replacement; needs `samples_per_epoch`. See [Weighted draws](../guide/mixtures.md#weighted-draws)
         pub weights: LocalPath, "", absent("none");
+        /// with `batch.budget`: the consecutive samples of the order whose lengths are sorted together; more of them make
+        /// the batches of a step more alike
+        pub pool: AtLeastOne, "samples", absent("65536");
     }
 }
 
@@ -201,11 +205,34 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of a sample whose length is above the budget.
+    pub enum TooLong {
+        /// The stream is not opened, and names one of them.
+        Error = "error",
+        /// They are left out, and counted.
+        Drop = "drop",
+    }
+}
+
 keys! {
     /// How samples are grouped.
-    pub struct BatchConfig = "batch" {
+    pub struct BatchConfig = "batch", check check_batch {
         /// a global batch is this times the world size
-        pub size: NonZeroU32, "samples per rank", required;
+        pub size: NonZeroU32, "samples per rank", default(NonZeroU32::MIN, "required, unless there is a `budget`");
+        /// batches by length, in place of `size`: the most that the rows of a batch times its longest row come to, in
+        /// tokens (see `length`) or stored bytes; see [Batches by length](../guide/batches-by-length.md)
+        pub budget: Budget, "", absent("none: batches have `size` samples");
+        /// with `budget`: what the length of a sample is. `"bytes"`: its size as it is stored. A field: the value of an
+        /// integer, the elements of an array's first dimension, or the bytes of text; such lengths are read once and saved
+        pub length: String, "", absent("`\"bytes\"` for a budget of bytes; required for one of tokens");
+        /// with `budget`: a row counts as its length rounded up to a multiple of this
+        pub multiple_of: NonZeroU32, "", absent("1");
+        /// with `budget`, which requires it: the most rows of a batch, for which memory is planned
+        pub max_rows: NonZeroU32, "samples per rank", absent("required with `budget`");
+        /// with `budget`: what becomes of a sample that is longer than the budget: `"error"`: the stream is not opened, and
+        /// one of them is named; `"drop"`: they are left out, and counted
+        pub too_long: TooLong, "", absent("`\"error\"`");
         /// what becomes of an epoch's samples that fill no global batch; see below
         pub last: Last, "", default(Last::Drop, "`\"drop\"` (`imagenet-eval`: `\"short\"`)");
         /// what is done to each complete batch, in order; each with `op` and its arguments

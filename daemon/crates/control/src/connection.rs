@@ -179,10 +179,10 @@ impl Client {
                     let mut rang = false;
                     for _ in 0..MESSAGES_PER_TURN {
                         match connection.receive::<ClientFrame>() {
-                            Ok(Incoming::Frame(ClientFrame::Seek { serial, position, substitutes }, _))
+                            Ok(Incoming::Frame(ClientFrame::Seek { serial, position, substitutes, cuts }, _))
                                 if self.session.is_some() =>
                             {
-                                self.seeks.push(Seek { serial, position, substitutes });
+                                self.seeks.push(Seek { serial, position, substitutes, cuts });
                                 if self.seeks.len() == MAX_SEEKS {
                                     break;
                                 }
@@ -321,6 +321,7 @@ impl Client {
                     substitutes: 0,
                     trainer: String::new(),
                     batch_size: None,
+                    cuts: Vec::new(),
                 };
                 self.attach(&request, SessionKind::Rows, SessionMemory::Sealed, socket).await?;
             }

@@ -7,6 +7,7 @@ pub(crate) mod datasets;
 pub(crate) mod gate;
 pub(crate) mod identity;
 pub(crate) mod jpeg_index;
+pub(crate) mod lengths;
 pub(crate) mod meter;
 pub(crate) mod quarantine;
 pub(crate) mod row_cells;

@@ -208,6 +208,7 @@ impl Client {
             substitutes: 0,
             trainer: String::new(),
             batch_size: None,
+            cuts: Vec::new(),
         };
         Self::attach_with(engine, bad_samples, &request)
     }
@@ -222,6 +223,7 @@ impl Client {
             substitutes: 0,
             trainer: name.to_owned(),
             batch_size: None,
+            cuts: Vec::new(),
         };
         Self::attach_with(engine, bad_samples, &request)
     }
@@ -318,7 +320,7 @@ impl Client {
     fn seek(&mut self, samples: u64) {
         self.serial += 1;
         let position = Position { epoch: 0, samples };
-        let seek = Seek { serial: self.serial, position, substitutes: 0 };
+        let seek = Seek { serial: self.serial, position, substitutes: 0, cuts: Vec::new() };
         self.engine.borrow_mut().seek(self.number, &[seek]);
     }
 

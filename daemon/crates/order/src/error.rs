@@ -1,5 +1,7 @@
 //! Errors of an order or of a position in it.
 
+use forebay_protocol::cuts::MAX_CUTS;
+
 /// Why a schedule cannot be created, or a position cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
@@ -67,6 +69,51 @@ pub enum OrderError {
         epoch: u64,
         /// Samples in an epoch.
         samples: u64,
+    },
+    /// A position that no step of batches by length reaches.
+    #[error(
+        "no step ends after {samples} samples of epoch {epoch}: inside a pool a position of batches by length is resumed \
+         with the state that was saved there, or with the same world size and `batch` keys; seek to a multiple of \
+         `order.pool`"
+    )]
+    BetweenSteps {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+    },
+    /// The cuts of a saved state contradict its position.
+    #[error(
+        "the cuts in the saved state do not lead to {samples} samples of epoch {epoch}: it was saved with another \
+         `order.pool`, or was changed; resume from another state, or seek to a multiple of `order.pool`"
+    )]
+    WrongCuts {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+    },
+    /// A pool that was continued too often with other cuts.
+    #[error(
+        "the pool of position {samples} of epoch {epoch} was continued with {} other world sizes or budgets already; \
+         resume at the world size and budget of the last one until the pool has ended",
+        MAX_CUTS
+    )]
+    TooManyCuts {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+    },
+    /// Batches by length and fewer samples than ranks.
+    #[error(
+        "{samples} samples give no batch to some of {world_size} ranks; use at most {samples} ranks"
+    )]
+    FewerSamplesThanRanksByLength {
+        /// Samples in an epoch.
+        samples: u64,
+        /// The number of ranks that share the stream.
+        world_size: u32,
     },
     /// The epoch is past the last possible one.
     #[error("epoch {epoch} is past the last possible one, {}", MAX_EPOCH)]

@@ -3,7 +3,7 @@
 //! A saved state contains the stream version; if the same version gave another order, resuming would silently repeat
 //! and omit samples. So a change of any digest here must raise the version.
 
-use forebay_protocol::ids::SampleId;
+use forebay_protocol::ids::{Position, SampleId};
 
 use super::*;
 
@@ -150,4 +150,45 @@ fn substitutes_are_pinned() {
         substitute(1_281_167, 17, 3, SampleId(bad), attempt).map_or(u64::MAX, |other| other.0)
     });
     assert_pinned("the substitutes", &digest(ids), "2b9e370eda49ea431f8f8b440bb52e33");
+}
+
+#[test]
+fn batches_by_length_are_pinned() {
+    let lengths: Vec<u32> =
+        (0..5_000u32).map(|id| 1 + id.wrapping_mul(2_654_435_761) % 700).collect();
+    let dealing =
+        Dealing { seed: 17, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Pad };
+    let schedule = |rank, world_size, budget| {
+        let by_length = ByLength::new(lengths.clone().into(), 1_000, budget, 8, 64);
+        Schedule::by_length(Selection::Once(5_000), dealing, rank, world_size, by_length.into())
+            .unwrap()
+    };
+    let words = |schedule: &Schedule, mut position: Position| {
+        let order = schedule.epoch(3);
+        let mut words = Vec::new();
+        while position.epoch == 3 {
+            let batch = schedule.batch_at(position).unwrap();
+            words.extend(batch.rows.iter(&order).map(|row| row.sample.0));
+            position = batch.position_after;
+            words.push(position.samples);
+        }
+        words
+    };
+    let start = Position { epoch: 3, samples: 0 };
+    for (rank, world_size, pinned) in
+        [(0, 1, "dc10fcdb706f28ee86b4e961ce721446"), (2, 3, "a039de4d5082fa291209954114c5e8a8")]
+    {
+        let found = digest(words(&schedule(rank, world_size, 4_096), start).into_iter());
+        assert_pinned(&format!("batches by length of rank {rank} of {world_size}"), &found, pinned);
+    }
+    let before = schedule(0, 3, 4_096);
+    let at =
+        before.batch_at(before.batch_at(start).unwrap().position_after).unwrap().position_after;
+    let cuts = before.pools().unwrap().chain_at(at, (start, &[]));
+    let (after, at) = schedule(1, 2, 3_000).beginning_at(at, &cuts).unwrap();
+    assert_pinned(
+        "a continued pool",
+        &digest(words(&after, at).into_iter()),
+        "f5744d3151d1dc96582c4522c5e2aec9",
+    );
 }

@@ -3,21 +3,25 @@
 //!
 //! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
 //! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight
-//! ([`Weighted`]); [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! ([`Weighted`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod by_length;
 mod counts;
+mod cutting;
 mod dealing;
 mod draw;
 mod error;
+mod except;
 mod mixture;
 mod permutation;
 mod pieces;
 mod schedule;
+mod schedule_by_length;
 mod selection;
 mod substitute;
 mod weighted;
@@ -26,10 +30,13 @@ mod weighted;
 mod golden_tests;
 
 pub use blocks::Blocks;
+pub use by_length::ByLength;
 pub use counts::{draws_of_repeat, draws_of_weights};
+pub use cutting::{Steps, cut_into_steps};
 pub use dealing::{Dealing, Last};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
+pub use except::Except;
 pub use mixture::{Mixture, MixturePart};
 pub use pieces::WeightChange;
 pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
@@ -57,4 +64,6 @@ mod purpose {
     pub(super) const MIXTURE_LATER_BLOCK: u64 = u64::MAX - 20;
     /// The order within some blocks of a dataset.
     pub(super) const BLOCK_GROUP: u64 = u64::MAX - 23;
+    /// The order of a pool's steps, in batches by length.
+    pub(super) const STEPS_OF_POOL: u64 = u64::MAX - 24;
 }

@@ -5,6 +5,8 @@
 //! continued with another: batches are then formed from that position on. `batch.last` applies only to the rest at the
 //! epoch's end, less than a global batch.
 //!
+//! Batches by length are in [`super::schedule_by_length`].
+//!
 //! A schedule is immutable and stores no position; the session does.
 
 use std::sync::Arc;
@@ -12,25 +14,30 @@ use std::sync::Arc;
 use forebay_protocol::ids::{Position, SampleId};
 
 use super::blocks::BlockEpoch;
+use super::by_length::LengthBatches;
 use super::dealing::{Dealing, Last};
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
+use super::except::Except;
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
+use super::schedule_by_length::LengthEpoch;
 use super::selection::Selection;
 use super::weighted::Weighted;
 
 /// The batches of one rank of one stream.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    selection: Selection,
+    pub(super) selection: Selection,
     /// The positions of an epoch.
-    samples: u64,
-    dealing: Dealing,
-    rank: u32,
-    world_size: u32,
+    pub(super) samples: u64,
+    pub(super) dealing: Dealing,
+    pub(super) rank: u32,
+    pub(super) world_size: u32,
     /// Batch size × world size.
     global_batch: u64,
+    /// For batches by length instead of batches of one size.
+    pub(super) by_length: Option<LengthBatches>,
 }
 
 /// One batch of one rank as planned; nothing is fetched yet.
@@ -54,12 +61,12 @@ pub struct PlannedBatch {
 /// The rows of a batch: consecutive positions, then padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
-    first_position: u64,
-    valid: u32,
-    padding: u32,
+    pub(super) first_position: u64,
+    pub(super) valid: u32,
+    pub(super) padding: u32,
     /// Padding repeats the epoch's positions from this one on, wrapping at its end.
-    first_padding_position: u64,
-    samples: u64,
+    pub(super) first_padding_position: u64,
+    pub(super) samples: u64,
 }
 
 /// One row of a batch.
@@ -91,11 +98,15 @@ enum Order {
     /// The dataset's order.
     AsItIs,
     Permuted(Permutation),
+    /// The kept samples, permuted unless the dataset's order is used.
+    Except(Arc<Except>, Option<Permutation>),
     InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
     /// The rows of a request.
     Listed(Arc<[Drawn]>),
+    /// Another order, with the samples of each pool in the order of batches by length.
+    ByLength(Box<LengthEpoch>),
 }
 
 impl Schedule {
@@ -146,7 +157,8 @@ impl Schedule {
                 Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
             }
             Last::Drop | Last::Short | Last::Pad => {
-                Ok(Self { selection, samples, dealing, rank, world_size, global_batch })
+                let by_length = None;
+                Ok(Self { selection, samples, dealing, rank, world_size, global_batch, by_length })
             }
         }
     }
@@ -164,10 +176,27 @@ impl Schedule {
     /// The order of an epoch. Takes up to a millisecond, to draw the table of up to 65,536 samples; with blocks, about
     /// a millisecond for every ten thousand blocks. So keep it for the duration of the epoch.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
+        let order = self.epoch_as_drawn(epoch);
+        match &self.by_length {
+            None => order,
+            Some(batches) => {
+                let by_length = LengthEpoch::new(order, batches.clone(), self.dealing.seed);
+                let order = Order::ByLength(Box::new(by_length));
+                EpochOrder { epoch, samples: self.samples, order }
+            }
+        }
+    }
+
+    /// The order of an epoch, without batches by length.
+    pub(super) fn epoch_as_drawn(&self, epoch: u64) -> EpochOrder {
         let Dealing { seed, is_shuffled, .. } = self.dealing;
         let order = match &self.selection {
             Selection::Once(_) if !is_shuffled => Order::AsItIs,
             Selection::Once(samples) => Order::Permuted(Permutation::new(*samples, seed, epoch)),
+            Selection::Except(except) => {
+                let permutation = is_shuffled.then(|| Permutation::new(except.kept(), seed, epoch));
+                Order::Except(Arc::clone(except), permutation)
+            }
             Selection::InBlocks(blocks) => {
                 Order::InBlocks(BlockEpoch::new(Arc::clone(blocks), seed, epoch))
             }
@@ -184,7 +213,7 @@ impl Schedule {
     ///
     /// # Errors
     /// The position is past its epoch's end, which means another dataset.
-    pub const fn normalise(&self, position: Position) -> Result<Position, OrderError> {
+    pub fn normalise(&self, position: Position) -> Result<Position, OrderError> {
         if position.epoch >= MAX_EPOCH {
             return Err(OrderError::EpochTooLarge { epoch: position.epoch });
         }
@@ -199,21 +228,38 @@ impl Schedule {
     }
 
     /// Whether the configured epochs end at or before this position.
-    pub const fn finished(&self, position: Position) -> bool {
+    pub fn finished(&self, position: Position) -> bool {
         match self.dealing.epochs {
-            Some(epochs) => self.step_over_end(position).epoch >= epochs,
+            Some(epochs) => {
+                position.epoch >= epochs || self.step_over_end(position).epoch >= epochs
+            }
             None => position.epoch >= MAX_EPOCH,
         }
     }
 
-    /// The batches of a full epoch for this rank.
-    pub const fn batches_per_epoch(&self) -> u64 {
-        self.batches_from(0)
+    /// The batches of a full epoch for this rank. With batches by length epochs differ.
+    pub fn batches_of(&self, epoch: u64) -> u64 {
+        match &self.by_length {
+            None => self.batches_per_epoch(),
+            Some(_) => self.batches_of_by_length(epoch),
+        }
+    }
+
+    /// The batches of a full epoch for this rank; of the first epoch, with batches by length.
+    pub fn batches_per_epoch(&self) -> u64 {
+        match &self.by_length {
+            None => self.batches_from(0),
+            Some(_) => self.batches_of_by_length(0),
+        }
     }
 
     /// The batches of a full epoch for the rank with the fewest and for the rank with the most. They differ if `last =
     /// "short"` leaves fewer samples than ranks; a collective step then waits for ranks that have ended.
-    pub const fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
+    pub fn batches_per_epoch_over_ranks(&self) -> (u64, u64) {
+        if self.by_length.is_some() {
+            let batches = self.batches_of_by_length(0);
+            return (batches, batches);
+        }
         let (whole, rest) = (self.samples / self.global_batch, self.samples % self.global_batch);
         match self.dealing.last {
             Last::Drop => (whole, whole),
@@ -225,15 +271,21 @@ impl Schedule {
     }
 
     /// The batches for this rank from a position to the end of its epoch; 0 if the stream is finished.
-    pub const fn batches_left(&self, position: Position) -> u64 {
+    pub fn batches_left(&self, position: Position) -> u64 {
         if self.finished(position) {
             return 0;
+        }
+        if self.by_length.is_some() {
+            return self.batches_left_by_length(position);
         }
         self.batches_from(position.samples)
     }
 
-    /// The samples that `last = "drop"` leaves out of a full epoch.
-    pub const fn samples_left_out_per_epoch(&self) -> u64 {
+    /// The samples that `last = "drop"` leaves out of a full epoch; of the first one, with batches by length.
+    pub fn samples_left_out_per_epoch(&self) -> u64 {
+        if self.by_length.is_some() {
+            return self.left_out_by_length(0);
+        }
         self.samples_left_out_from(0)
     }
 
@@ -246,7 +298,10 @@ impl Schedule {
     }
 
     /// The rows that `last = "pad"` repeats in a full epoch, over all ranks.
-    pub const fn padding_per_epoch(&self) -> u64 {
+    pub fn padding_per_epoch(&self) -> u64 {
+        if self.by_length.is_some() {
+            return self.padding_by_length(0);
+        }
         match self.dealing.last {
             Last::Pad => (self.global_batch - self.samples % self.global_batch) % self.global_batch,
             Last::Drop | Last::Short => 0,
@@ -255,9 +310,12 @@ impl Schedule {
 
     /// The batch that starts at a position; `None` if the stream is finished. A position past its epoch's end is
     /// treated as the next epoch's start; [`normalise`](Self::normalise) refuses it.
-    pub const fn batch_at(&self, position: Position) -> Option<PlannedBatch> {
+    pub fn batch_at(&self, position: Position) -> Option<PlannedBatch> {
         if self.finished(position) {
             return None;
+        }
+        if self.by_length.is_some() {
+            return self.batch_by_length(position);
         }
         let start = self.step_over_end(position);
         let left = self.samples - start.samples;
@@ -320,7 +378,10 @@ impl Schedule {
     }
 
     /// Moves to the next epoch's start if the rest yields no batch for any rank.
-    const fn step_over_end(&self, position: Position) -> Position {
+    pub(super) fn step_over_end(&self, position: Position) -> Position {
+        if self.by_length.is_some() {
+            return self.step_over_rest(position);
+        }
         let left = self.samples.saturating_sub(position.samples);
         let least = match self.dealing.last {
             Last::Drop => self.global_batch,
@@ -425,9 +486,14 @@ impl EpochOrder {
         match &self.order {
             Order::AsItIs => once(position),
             Order::Permuted(permutation) => once(permutation.at(position)),
+            Order::Except(except, permutation) => {
+                let number = permutation.as_ref().map_or(position, |order| order.at(position));
+                once(except.id_of(number))
+            }
             Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
+            Order::ByLength(by_length) => by_length.draw_at(position),
             Order::Listed(rows) => usize::try_from(position)
                 .ok()
                 .and_then(|position| rows.get(position).copied())

@@ -115,6 +115,7 @@ fn run_ring(rounds: u64) -> Result<(), Box<dyn Error>> {
             seek_serial: 0,
             rows: 1,
             substitutes: 0,
+            batches_after: 0,
             last_of_epoch: false,
             replayed: false,
             tensors: vec![tensor; 2],

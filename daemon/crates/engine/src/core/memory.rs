@@ -129,6 +129,10 @@ impl MemoryPlan {
             }
             _ => 0,
         };
+        let order_bytes = order_bytes
+            + stream.by_length().map_or(0, |by_length| {
+                by_length.memory_bytes(stream.selection().draws_per_epoch())
+            });
         let batch_size = stream.config.batch.size.get();
         let batch_workers = || stream.plan.batch_workers(batch_size);
         let mut plan = Self {

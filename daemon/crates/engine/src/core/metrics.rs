@@ -202,7 +202,11 @@ impl Engine {
             outage,
             outage_timeout_seconds: stream.config.dataset.outage_timeout.as_secs_f64(),
             name: stream.name().to_owned(),
-            batch_size: stream.config.batch.size.get(),
+            // With batches by length about so many.
+            batch_size: match stream.by_length() {
+                None => stream.config.batch.size.get(),
+                Some(by_length) => by_length.usual_rows(),
+            },
             memory_budget_bytes: stream.memory_bytes(),
             stages,
             batch_operations,

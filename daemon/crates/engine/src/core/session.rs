@@ -24,6 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_protocol::cuts::Cut;
 use forebay_protocol::frames::{
     Attach, Attached, DaemonFrame, Fault, FaultKind, MAX_ROWS_OF_REQUEST, Positioned,
     RestartPolicy, RowsRequest,
@@ -101,7 +102,7 @@ pub struct Session {
 }
 
 /// A client's `Seek` request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Seek {
     /// The client's counter of seeks.
     pub serial: u64,
@@ -109,6 +110,8 @@ pub struct Seek {
     pub position: Position,
     /// Substitutes already counted in the position's epoch.
     pub substitutes: u64,
+    /// With batches by length, the cuts that led to the position.
+    pub cuts: Vec<Cut>,
 }
 
 impl Session {
@@ -132,13 +135,15 @@ impl Session {
         let config = &stream.config;
         let mut dealing = stream.dealing();
         dealing.batch_size = shape.size;
-        if on_request {
+        let (rank, world_size) = (request.rank, request.world_size);
+        let schedule = if on_request {
             // Its batches are not dealt.
             dealing.last = Last::Short;
-        }
-        let schedule =
-            Schedule::of(stream.selection().clone(), dealing, request.rank, request.world_size)?;
-        let next = schedule.normalise(request.position)?;
+            Schedule::of(stream.selection().clone(), dealing, rank, world_size)?
+        } else {
+            stream.schedule(dealing, rank, world_size)?
+        };
+        let (schedule, next) = schedule.beginning_at(request.position, &request.cuts)?;
         let slots = config.ring.slots;
         let [data_bytes, publish_bytes, return_bytes] = stream.ring_bytes(&shape.layout);
         let Takeover { data, table, serial, held, named } = takeover;
@@ -171,8 +176,8 @@ impl Session {
             slot_bytes: shape.layout.slot_bytes(),
             publish_bytes,
             return_bytes,
-            start: Positioned { serial, position: next, batches_left: schedule.batches_left(next) },
-            batches_per_epoch: schedule.batches_per_epoch(),
+            start: positioned(serial, next, &schedule),
+            batches_per_epoch: schedule.batches_of(next.epoch),
             samples_per_epoch: schedule.samples(),
             epochs: config.order.epochs,
             dataset_fingerprint: stream.dataset_fingerprint,
@@ -182,6 +187,7 @@ impl Session {
             restart_policy: if named { RestartPolicy::Never } else { restart_policy },
             identity: stream.identity(shape.size),
             python_sources: stream.python_sources(),
+            pools: schedule.pools(),
         };
         let memory = RingMemory {
             bytes: data_bytes + publish_bytes + return_bytes,
@@ -363,6 +369,7 @@ impl Session {
             seek_serial: batch.request.unwrap_or_else(|| self.order.seek_serial()),
             rows: rows.into(),
             substitutes: self.substitutes.carried(after),
+            batches_after: self.order.batches_after(after),
             last_of_epoch: planned.last_of_rank,
             replayed: false,
             tensors: tensor_entries(&self.shape.layout, rows, compacted),
@@ -432,12 +439,11 @@ impl Session {
     pub fn seek(&mut self, seeks: &[Seek]) -> u64 {
         let mut last = None;
         for seek in seeks {
-            match self.order.schedule().normalise(seek.position) {
-                Ok(target) => {
-                    let batches_left = self.order.schedule().batches_left(target);
-                    let answer = Positioned { serial: seek.serial, position: target, batches_left };
+            match self.order.schedule().beginning_at(seek.position, &seek.cuts) {
+                Ok((schedule, target)) => {
+                    let answer = positioned(seek.serial, target, &schedule);
                     self.send(DaemonFrame::Positioned(answer));
-                    last = Some((seek, target));
+                    last = Some((seek, target, schedule));
                 }
                 Err(error) => {
                     let fault = Fault { kind: FaultKind::Position, message: error.to_string() };
@@ -445,7 +451,7 @@ impl Session {
                 }
             }
         }
-        let Some((seek, target)) = last else { return 0 };
+        let Some((seek, target, schedule)) = last else { return 0 };
         let [_, _, ready, _] = self.ring.slots_by_state();
         let thrown_away = self.batches.open_rows() + ready * u64::from(self.shape.size);
         let begun = thrown_away.saturating_sub(self.batches.admissions_left() as u64);
@@ -455,7 +461,7 @@ impl Session {
         self.batches.cancel_open(&self.work);
         self.replay.on_seek(&mut self.ring);
         self.fault = None;
-        self.order.seek(seek.serial, target);
+        self.order.seek(seek.serial, target, schedule);
         self.substitutes.seek(seek.position, target, seek.substitutes);
         begun
     }
@@ -584,6 +590,17 @@ impl Session {
     /// Ends the session: nothing is written afterwards.
     pub fn end(&mut self) {
         self.batches.cancel_open(&self.work);
+    }
+}
+
+/// The answer to an attach or a seek.
+fn positioned(serial: u64, position: Position, schedule: &Schedule) -> Positioned {
+    let batches_left = schedule.batches_left(position);
+    Positioned {
+        serial,
+        position,
+        batches_left,
+        batches_of_epoch: schedule.batches_of(position.epoch),
     }
 }
 

@@ -30,6 +30,12 @@ impl Stream {
         if size == configured {
             return Ok(BatchShape { size, layout: Arc::clone(&self.layout) });
         }
+        if self.by_length.is_some() {
+            return Err(format!(
+                "batches of this stream are by length (batch.budget) and have at most {configured} rows (batch.max_rows); a \
+                 trainer cannot choose another size"
+            ));
+        }
         if size == 0 {
             return Err("a batch has at least one sample".to_owned());
         }

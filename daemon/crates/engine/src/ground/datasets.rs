@@ -244,6 +244,18 @@ impl EpochDraws {
         Ok(Self { selection, datasets, words: words.map(shortened), digest, open_blocks })
     }
 
+    /// Adds what determines the batches besides the draws.
+    pub(crate) fn add_words(&mut self, more: &str) {
+        let mut hasher = blake3::Hasher::new_derive_key("forebay draws and batches of an epoch");
+        hasher.update(&self.digest);
+        hasher.update(more.as_bytes());
+        self.digest = *hasher.finalize().as_bytes();
+        self.words = Some(match self.words.take() {
+            Some(words) => shortened(format!("{words}; {more}")),
+            None => more.to_owned(),
+        });
+    }
+
     /// The fingerprint of a dataset with these draws: other draws yield another fingerprint.
     pub(crate) fn fingerprint(&self, dataset: [u8; 32]) -> [u8; 32] {
         if self.words.is_none() {

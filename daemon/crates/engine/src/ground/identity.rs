@@ -37,6 +37,11 @@ impl Stream {
         if let Some(words) = &self.draws.words {
             identity = identity.with(DRAWS_OF_AN_EPOCH, words);
         }
+        if let Some(budget) = &config.batch.budget {
+            let multiple_of = config.batch.counted_multiple();
+            identity = identity
+                .with("batch.budget", format_args!("{budget} in multiples of {multiple_of}"));
+        }
         let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
         identity
             .with("order.epochs", epochs)

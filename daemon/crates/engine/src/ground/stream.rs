@@ -12,6 +12,7 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use crate::ground::datasets::{DatasetShare, EpochDraws, OpenDataset, open_datasets};
 use crate::ground::jpeg_index::StreamIndex;
+use crate::ground::lengths::batches_by_length;
 use crate::ground::quarantine::Quarantine;
 use crate::ground::stage_cost::StageCost;
 use crate::ground::stream_error::StreamError;
@@ -21,7 +22,7 @@ use forebay_dataset::{Dataset, Description, IndexBytes, OpenOptions, Opened, Sam
 use forebay_keys::ConfigError;
 use forebay_observe::recorder::Recorder;
 use forebay_observe::{Clock, QueueMetrics, RequestMetrics, RequestReport, StageMetrics};
-use forebay_order::{Dealing, Selection};
+use forebay_order::{ByLength, Dealing, OrderError, Schedule, Selection};
 use forebay_storage::location::{ByteRange, Location, SampleBytes};
 use forebay_storage::{Outages, Storage, StorageError};
 use forebay_transform::batch::BatchOperation;
@@ -91,6 +92,8 @@ pub struct Stream {
     /// The tensor with the number of a row's dataset, if there are several.
     pub(crate) dataset_tensor: Option<usize>,
     pub(crate) draws: EpochDraws,
+    /// For batches by length: the lengths of the samples.
+    pub(crate) by_length: Option<Arc<ByLength>>,
     /// Whether a work thread finishes a complete batch before it is published: batch operations, or ragged rows to
     /// compact.
     pub finishes_batches: bool,
@@ -170,7 +173,8 @@ impl Stream {
         batch_operations: Vec<Box<dyn BatchOperation>>,
     ) -> Result<Self, StreamError> {
         let datasets = open_datasets(&mut config, open, options)?;
-        let draws = EpochDraws::of(&config, &datasets)?;
+        let mut draws = EpochDraws::of(&config, &datasets)?;
+        let by_length = batches_by_length(&config, &datasets.opened, &mut draws, options)?;
         let Opened { dataset, storage, report } = datasets.opened;
         let jpeg_index =
             StreamIndex::open(&config.dataset, dataset.as_ref(), report.path.as_deref());
@@ -254,6 +258,7 @@ impl Stream {
             valid_tensor,
             dataset_tensor,
             draws,
+            by_length,
             finishes_batches,
             stages,
             clock,
@@ -324,6 +329,50 @@ impl Stream {
                 Last::Pad => forebay_order::Last::Pad,
             },
         }
+    }
+
+    /// The batches of a rank.
+    ///
+    /// # Errors
+    /// As [`Schedule::of`] or [`Schedule::by_length`].
+    pub fn schedule(
+        &self,
+        dealing: Dealing,
+        rank: u32,
+        world_size: u32,
+    ) -> Result<Schedule, OrderError> {
+        let selection = self.selection().clone();
+        match &self.by_length {
+            None => Schedule::of(selection, dealing, rank, world_size),
+            Some(by_length) => {
+                let by_length = Arc::clone(by_length);
+                Schedule::by_length(selection, dealing, rank, world_size, by_length)
+            }
+        }
+    }
+
+    /// The `attempt`-th substitute of a bad sample in a batch of so many rows, which with batches by length stays within
+    /// its budget.
+    pub(crate) fn substitute(
+        &self,
+        pass: u64,
+        bad: SampleId,
+        attempt: u64,
+        rows: u32,
+    ) -> Option<SampleId> {
+        let (selection, seed) = (self.selection(), self.config.order.seed);
+        match &self.by_length {
+            None => selection.substitute(seed, pass, bad, attempt),
+            Some(by_length) => {
+                selection.substitute_by_length(seed, pass, bad, attempt, (by_length, rows))
+            }
+        }
+    }
+
+    /// For batches by length: the lengths of the samples.
+    #[must_use]
+    pub fn by_length(&self) -> Option<&ByLength> {
+        self.by_length.as_deref()
     }
 
     /// The selection from which the positions of an epoch draw.

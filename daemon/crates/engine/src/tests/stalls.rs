@@ -129,6 +129,7 @@ fn hung_storage_of_one_stream_does_not_slow_down_others() {
             substitutes: 0,
             trainer: String::new(),
             batch_size: None,
+            cuts: Vec::new(),
         };
         let mut client = Client::attach_with(&engine, false, &request);
         for _ in 0..SAMPLES / 8 {

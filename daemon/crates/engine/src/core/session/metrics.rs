@@ -67,12 +67,20 @@ impl Session {
         };
         let config = &self.stream.config;
         let global_batch = u64::from(self.shape.size) * u64::from(self.world_size);
-        let samples_per_epoch = schedule.samples() - schedule.samples_left_out_per_epoch();
+        let left_out = match schedule.pools() {
+            None => schedule.samples_left_out_per_epoch(),
+            // Fewer than ranks, if any.
+            Some(_) => 0,
+        };
+        let samples_per_epoch = schedule.samples() - left_out;
         let epochs = config.order.epochs;
         ProgressReport {
             epoch,
             epochs,
-            samples: ((per_epoch.saturating_sub(left)) * global_batch).min(samples_per_epoch),
+            samples: match schedule.pools() {
+                None => (per_epoch.saturating_sub(left) * global_batch).min(samples_per_epoch),
+                Some(_) => part_of(samples_per_epoch, per_epoch.saturating_sub(left), per_epoch),
+            },
             samples_per_epoch,
             batches_left_of_epoch: left,
             batches_left: epochs.map(|epochs| epochs.saturating_sub(epoch + 1) * per_epoch + left),
@@ -89,4 +97,10 @@ impl Session {
     pub fn position(&self) -> Position {
         self.order.next()
     }
+}
+
+/// `whole` × `share` / `of`.
+fn part_of(whole: u64, share: u64, of: u64) -> u64 {
+    let part = u128::from(whole) * u128::from(share) / u128::from(of.max(1));
+    u64::try_from(part).unwrap_or(whole)
 }

@@ -61,8 +61,13 @@ impl OrderCursor {
     }
 
     /// Moves to a position normalised by the schedule.
-    pub(super) fn seek(&mut self, serial: u64, target: Position) {
+    pub(super) fn seek(&mut self, serial: u64, target: Position, schedule: Schedule) {
         (self.seek_serial, self.next, self.published_until) = (serial, target, target);
+        if schedule.pools().is_some() {
+            // The order inside a pool depends on the cuts that led to the position.
+            self.epoch_order = Rc::new(schedule.epoch(target.epoch));
+        }
+        self.schedule = schedule;
     }
 
     pub(super) fn schedule(&self) -> &Schedule {
@@ -119,6 +124,7 @@ impl OrderCursor {
         if self.epoch_order.epoch() != planned.epoch {
             self.epoch_order = Rc::new(self.schedule.epoch(planned.epoch));
         }
+        self.count_ahead(planned.epoch + 1);
         (Rc::clone(&self.epoch_order), None)
     }
 
@@ -136,6 +142,27 @@ impl OrderCursor {
 
     /// Batches left in the epoch after the last published one, and batches of a whole epoch.
     pub(super) fn batches_left(&self) -> (u64, u64) {
-        (self.schedule.batches_left(self.published_until), self.schedule.batches_per_epoch())
+        let at = self.published_until;
+        (self.schedule.batches_left(at), self.schedule.batches_of(at.epoch))
+    }
+
+    /// Batches left in the epoch of a position.
+    pub(super) fn batches_after(&self, position: Position) -> u64 {
+        if self.is_on_request() { 0 } else { self.schedule.batches_left(position) }
+    }
+
+    /// Counts the batches by length of the next epoch on another thread, as this takes long if there are many samples.
+    fn count_ahead(&self, epoch: u64) {
+        if self.schedule.should_count(epoch) {
+            let schedule = self.schedule.clone();
+            let count = move || {
+                schedule.batches_of(epoch);
+            };
+            let thread = std::thread::Builder::new().name("forebay-count".to_owned()).spawn(count);
+            if let Err(error) = thread {
+                // They are counted when they are needed.
+                tracing::debug!(%error, "no thread counts the next epoch's batches");
+            }
+        }
     }
 }

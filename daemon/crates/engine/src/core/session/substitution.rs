@@ -105,9 +105,12 @@ impl Session {
         }
         let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
         let seed = stream.config.order.seed;
-        let Some(id) = stream.selection().substitute(seed, pass, bad, attempt) else {
+        let Some(id) = stream.substitute(pass, bad, attempt, batch.planned.rows.len()) else {
+            let or_longer =
+                if stream.by_length.is_some() { " or too long for its batch" } else { "" };
             let message = format!(
-                "no substitute found for bad sample {} in epoch {}: all {attempt} drawn samples are bad; the last: {described}",
+                "no substitute found for bad sample {} in epoch {}: all {attempt} drawn samples are bad{or_longer}; the last: \
+                 {described}",
                 bad.0, batch.planned.epoch
             );
             return batch.fail(row, Fault { kind: FaultKind::BadSample, message });

@@ -1,0 +1,418 @@
+//! Lengths that are not in the index: the samples' files or values are read once, before the first batch, by several
+//! threads, and the lengths saved next to the index.
+//!
+//! The saved file has a key of what the lengths are of (the dataset, its index file, the source); another key is no
+//! error, the lengths are then learned again. It is read whole and checked by its digest.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use forebay_config::Config;
+use forebay_dataset::opening::read_sample;
+use forebay_dataset::{
+    ArrayValue, DatasetError, FieldValue, OpenOptions, Opened, ScanProgress, open_beside,
+    path_beside,
+};
+use forebay_keys::ConfigError;
+use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
+use forebay_storage::location::SampleBytes;
+use forebay_storage::{Retries, StorageError};
+
+use super::{UNKNOWN, as_length, substitutes};
+use crate::ground::stream_error::StreamError;
+
+/// The first bytes of a saved file: its name and the layout's number.
+const MAGIC: [u8; 8] = *b"FBLENS\0\x01";
+const DIGEST_BYTES: usize = 32;
+/// Samples that a thread takes at once: neighbours are often in one file.
+const SAMPLES_AT_ONCE: usize = 256;
+/// More threads do not make reading faster.
+const MOST_THREADS: u32 = 64;
+/// How often progress is reported.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learning {
+    /// The sizes of the samples' files.
+    FileSizes,
+    /// The values of the field with this number, or their lengths.
+    Field(usize),
+}
+
+/// The lengths of all samples, saved or read now.
+pub(super) fn lengths(
+    config: &Config,
+    opened: &Opened,
+    learning: Learning,
+    options: OpenOptions<'_>,
+) -> Result<Vec<u32>, StreamError> {
+    let dataset = opened.dataset.as_ref();
+    let count = usize::try_from(dataset.sample_count()).unwrap_or(usize::MAX);
+    let source = match learning {
+        Learning::FileSizes => "bytes".to_owned(),
+        Learning::Field(place) => format!("field {}", dataset.fields()[place].name),
+    };
+    let place = opened.report.path.as_deref().and_then(|index| {
+        let key = key_of(index, &dataset.fingerprint(), &source)?;
+        let name =
+            blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
+        Some((path_beside(index, &format!(".lengths-{}", &name.to_hex()[..16])), key))
+    });
+    let is_configured = config.dataset.index.is_some();
+    if let Some((path, key)) = &place
+        && let Ok(Some(lengths)) = read_saved(path, key, count, is_configured)
+    {
+        return Ok(lengths);
+    }
+    tracing::info!(
+        stream = config.name,
+        samples = count,
+        "reading the lengths of all samples for batch.budget ({source}); the next start reads them from a file"
+    );
+    let lengths = learn(config, opened, learning, count, options)?;
+    if let Some((path, key)) = &place
+        && let Err(error) = save(path, key, &lengths)
+    {
+        tracing::warn!(
+            stream = config.name,
+            "the lengths of the samples cannot be saved at {}, so the next start reads them again: {error}",
+            path.display()
+        );
+    }
+    Ok(lengths)
+}
+
+/// What the saved lengths are of: the dataset, the index file that is used, and the source.
+fn key_of(index: &Path, fingerprint: &[u8; 32], source: &str) -> Option<[u8; DIGEST_BYTES]> {
+    let status = std::fs::metadata(index).ok()?;
+    let mut hasher = blake3::Hasher::new_derive_key("forebay key of saved lengths");
+    hasher.update(fingerprint);
+    for number in [status.mtime(), status.mtime_nsec(), status.size().cast_signed()] {
+        hasher.update(&number.to_le_bytes());
+    }
+    hasher.update(source.as_bytes());
+    Some(*hasher.finalize().as_bytes())
+}
+
+/// The saved lengths; `None`: others, or a damaged file.
+fn read_saved(
+    path: &Path,
+    key: &[u8; DIGEST_BYTES],
+    count: usize,
+    is_configured: bool,
+) -> io::Result<Option<Vec<u32>>> {
+    if !path.try_exists()? {
+        return Ok(None);
+    }
+    let (mut file, _) = open_beside(path, is_configured)?;
+    let expected = MAGIC.len() + 2 * DIGEST_BYTES + 4 * count;
+    if file.metadata()?.len() != expected as u64 {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(expected);
+    file.read_to_end(&mut bytes)?;
+    let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else { return Ok(None) };
+    let head = [&MAGIC[..], key].concat();
+    if !body.starts_with(&head) || blake3::hash(body).as_bytes() != digest {
+        return Ok(None);
+    }
+    let lengths = body[head.len()..].as_chunks().0;
+    Ok(Some(lengths.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()))
+}
+
+/// Writes the file beside its place and renames it.
+fn save(path: &Path, key: &[u8; DIGEST_BYTES], lengths: &[u32]) -> io::Result<()> {
+    let mut bytes = [&MAGIC[..], key].concat();
+    bytes.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
+    let digest = *blake3::hash(&bytes).as_bytes();
+    bytes.extend(digest);
+    let beside = path_beside(path, &format!(".partial-{}", std::process::id()));
+    let written = write_new(&beside, &bytes).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_data()
+}
+
+/// Why learning has ended early.
+enum Failure {
+    Storage(StorageError),
+    /// A sample has no length: its id, and the reason.
+    Sample(u64, String),
+    /// The caller no longer waits.
+    Cancelled,
+}
+
+fn learn(
+    config: &Config,
+    opened: &Opened,
+    learning: Learning,
+    count: usize,
+    options: OpenOptions<'_>,
+) -> Result<Vec<u32>, StreamError> {
+    let mut lengths = vec![0; count];
+    let threads = config.reads().0.clamp(1, MOST_THREADS) as usize;
+    let threads = threads.min(count.div_ceil(SAMPLES_AT_ONCE)).max(1);
+    let done = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let failed = {
+        let parts =
+            Mutex::new((0..).step_by(SAMPLES_AT_ONCE).zip(lengths.chunks_mut(SAMPLES_AT_ONCE)));
+        let reader = Reader { config, opened, learning, options: &options.patience };
+        let (ended, ends) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let ended = ended.clone();
+                let (parts, reader, done, stop) = (&parts, &reader, &done, &stop);
+                scope.spawn(move || {
+                    let _ = ended.send(reader.read_parts(parts, done, stop));
+                });
+            }
+            drop(ended);
+            let mut failed: Option<Failure> = None;
+            loop {
+                match ends.recv_timeout(REPORT_INTERVAL) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(failure)) => {
+                        stop.store(true, Ordering::Relaxed);
+                        // Of several samples the first, whatever the order of threads.
+                        let id = |failure: &Failure| match failure {
+                            Failure::Sample(id, _) => *id,
+                            Failure::Storage(_) | Failure::Cancelled => u64::MAX,
+                        };
+                        if failed.as_ref().is_none_or(|earlier| id(&failure) < id(earlier)) {
+                            failed = Some(failure);
+                        }
+                    }
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return failed,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                }
+                let samples = done.load(Ordering::Relaxed);
+                let seen = ScanProgress { samples, ..ScanProgress::default() };
+                if (options.progress)(seen).is_break() && failed.is_none() {
+                    stop.store(true, Ordering::Relaxed);
+                    failed = Some(Failure::Cancelled);
+                }
+            }
+        })
+    };
+    let location = config.location(&["batch", "budget"]);
+    match failed {
+        None => Ok(lengths),
+        Some(Failure::Sample(id, reason)) => {
+            let name = opened.dataset.full_name(opened.storage.as_ref(), SampleId(id));
+            let message = format!(
+                "the length of sample {id} ({}) is not known: {reason}; repair or leave out the sample, or set \
+                 `errors.on_bad_sample = \"substitute\"`",
+                name.display()
+            );
+            Err(ConfigError::new(&location, message).into())
+        }
+        Some(Failure::Storage(error)) => {
+            Err(StreamError::Dataset { location, error: DatasetError::from(error) })
+        }
+        Some(Failure::Cancelled) => {
+            let message = "reading the lengths of the samples was cancelled";
+            Err(ConfigError::new(&location, message).into())
+        }
+    }
+}
+
+struct Reader<'a> {
+    config: &'a Config,
+    opened: &'a Opened,
+    learning: Learning,
+    options: &'a Option<&'a forebay_storage::Patience>,
+}
+
+/// A thread's buffers.
+#[derive(Default)]
+struct Buffers {
+    locations: Vec<forebay_storage::location::Location>,
+    opened: Vec<forebay_storage::Opened>,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Reader<'_> {
+    /// Reads the lengths of parts until none is left.
+    fn read_parts<'l>(
+        &self,
+        parts: &Mutex<impl Iterator<Item = (u64, &'l mut [u32])>>,
+        done: &AtomicU64,
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let mut buffers = Buffers::default();
+        loop {
+            let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((first, part)) = part else { return Ok(()) };
+            for (id, length) in (first..).zip(part) {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                *length = self.length(SampleId(id), &mut buffers)?;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn length(&self, id: SampleId, buffers: &mut Buffers) -> Result<u32, Failure> {
+        let (bad_is_substituted, unreadable_is_substituted) = substitutes(self.config);
+        let mut retries: Option<Retries> = None;
+        let length_or_reason = loop {
+            let result = match self.options {
+                Some(patience) => {
+                    let path = || self.opened.dataset.full_name(self.opened.storage.as_ref(), id);
+                    patience.call("reading", path, || self.look(id, buffers))
+                }
+                None => self.look(id, buffers),
+            };
+            match result {
+                Ok(found) => break found,
+                Err(error) => match self.options {
+                    Some(patience) if patience.wait_after(&mut retries, &error) => {}
+                    _ if unreadable_is_substituted && !is_outage(&error) => return Ok(UNKNOWN),
+                    _ => return Err(Failure::Storage(error)),
+                },
+            }
+        };
+        if let Some(retries) = retries {
+            retries.succeed();
+        }
+        match length_or_reason {
+            Ok(length) => Ok(as_length(length)),
+            Err(_) if bad_is_substituted => Ok(UNKNOWN),
+            Err(reason) => Err(Failure::Sample(id.0, reason)),
+        }
+    }
+
+    /// The length of a sample, or why it has none.
+    fn look(
+        &self,
+        id: SampleId,
+        buffers: &mut Buffers,
+    ) -> Result<Result<u64, String>, StorageError> {
+        let (dataset, storage) = (self.opened.dataset.as_ref(), self.opened.storage.as_ref());
+        let Buffers { locations, opened, bytes, ends } = buffers;
+        let limit_bytes = self.config.dataset.limits.sample_bytes;
+        let Learning::Field(place) = self.learning else {
+            locations.clear();
+            dataset.locate(id, locations);
+            return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
+        };
+        read_sample(storage, dataset, id, limit_bytes, bytes, ends)?;
+        let mut values = Vec::new();
+        let read = dataset.read(id, SampleBytes::new(bytes, ends), &mut values);
+        Ok(match (read, values.get(place)) {
+            (Err(defect), _) => Err(defect.to_string()),
+            (Ok(()), Some(value)) => length_of(value),
+            (Ok(()), None) => Err("it has no such field".to_owned()),
+        })
+    }
+}
+
+fn is_outage(error: &StorageError) -> bool {
+    error.class() == forebay_storage::RetryClass::Outage
+}
+
+/// The length that a value is or has.
+fn length_of(value: &FieldValue<'_>) -> Result<u64, String> {
+    let whole = |number: i64| {
+        u64::try_from(number)
+            .map_err(|_| format!("its value is {number}, and a length is 0 or more"))
+    };
+    match value {
+        FieldValue::Integer(number) => whole(*number),
+        FieldValue::Array(array) => match array.shape.first() {
+            Some(elements) => Ok(*elements),
+            None => number_of(array).and_then(whole),
+        },
+        FieldValue::Bytes(bytes) => Ok(bytes.len() as u64),
+        FieldValue::Text(text) => Ok(text.len() as u64),
+        FieldValue::EncodedImage(_)
+        | FieldValue::Sound(_)
+        | FieldValue::Float(_)
+        | FieldValue::InPlace => Err("its value has no length".to_owned()),
+    }
+}
+
+/// The value of an array without dimensions.
+fn number_of(array: &ArrayValue<'_>) -> Result<i64, String> {
+    let is_signed = match array.dtype {
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => true,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => false,
+        other => {
+            return Err(format!("its value is a {}, and a length is a whole number", other.name()));
+        }
+    };
+    let mut bytes = array.bytes.to_vec();
+    if array.big_endian {
+        bytes.reverse();
+    }
+    let is_negative = is_signed && bytes.last().is_some_and(|last| last & 0x80 != 0);
+    bytes.resize(8, if is_negative { 0xff } else { 0 });
+    bytes.try_into().map(i64::from_le_bytes).map_err(|_| "its value is not a number".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_values() {
+        let array = |shape: &'static [u64], bytes: &'static [u8]| {
+            FieldValue::Array(ArrayValue::new(DType::I16, shape, bytes))
+        };
+        let big_endian = FieldValue::Array(ArrayValue {
+            big_endian: true,
+            ..ArrayValue::scalar(DType::U16, &[1, 2][..])
+        });
+        for (value, length) in [
+            (FieldValue::Integer(7), 7),
+            (array(&[3, 2], &[0; 12]), 3),
+            (array(&[], &[2, 1]), 258),
+            (big_endian, 258),
+            (FieldValue::Bytes(b"abc"[..].into()), 3),
+            (FieldValue::Text("ä".into()), 2),
+        ] {
+            assert_eq!(length_of(&value), Ok(length), "{value:?}");
+        }
+        for (value, reason) in [
+            (FieldValue::Integer(-1), "its value is -1"),
+            (array(&[], &[0xff, 0xff]), "its value is -1"),
+            (FieldValue::Float(1.0), "has no length"),
+        ] {
+            assert!(length_of(&value).unwrap_err().contains(reason), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn saved_lengths_are_read_with_their_key_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.lengths");
+        let (key, lengths) = ([7; 32], vec![3, 1, 4]);
+        let read = |key, count| read_saved(&path, &key, count, true).unwrap();
+        assert_eq!(read(key, 3), None, "no file");
+        save(&path, &key, &lengths).unwrap();
+        assert_eq!(read(key, 3), Some(lengths));
+        assert_eq!((read([8; 32], 3), read(key, 4)), (None, None));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[45] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(read(key, 3), None, "damaged");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+}

@@ -1,0 +1,434 @@
+//! Batches by length: an epoch's positions in pools, whose samples are cut into steps of one batch for each rank.
+//!
+//! A pool is a run of consecutive positions of the epoch's order. Its samples are sorted by length and cut
+//! ([`super::cutting`]); the steps are then permuted. So inside a pool positions get another order, in which the rows of a
+//! batch, the batches of a step and the steps follow each other: a batch is a run of consecutive positions, as in
+//! batches of one size. A pool that was begun with other cuts keeps what these have consumed, and the rest is cut anew.
+//!
+//! Everything is a function of (lengths, selection, seed, epoch, pool, chain of cuts). What is kept here are results that
+//! would otherwise be computed again.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_protocol::cuts::{Cut, MAX_CUTS, Pools};
+use forebay_protocol::ids::Position;
+
+use super::cutting::{Steps, cut_into_steps};
+use super::draw::{DrawKey, Draws};
+use super::error::OrderError;
+use super::permutation::Permutation;
+use super::purpose;
+use super::schedule::EpochOrder;
+
+/// The plans that are kept: the present and the next pool of some sessions. The one that was not used for longest goes
+/// first.
+const KEPT_PLANS: usize = 16;
+/// The epochs whose steps are kept counted: the present and the next one of some sessions.
+const KEPT_COUNTS: usize = 4;
+
+/// The lengths of a dataset's samples, and the bounds of a batch.
+#[derive(Debug)]
+pub struct ByLength {
+    /// By sample id.
+    lengths: Arc<[u32]>,
+    /// Samples of a pool.
+    pool: u64,
+    /// Their mean, rounded down.
+    mean: u64,
+    longest: u32,
+    /// The bounds; `from` and `world_size` are those of a session.
+    bounds: Cut,
+    kept: Mutex<Kept>,
+}
+
+/// A plan by epoch, number of the pool, and chain of cuts.
+type KeptPlan = ((u64, u64, Arc<[Cut]>), Arc<PoolPlan>);
+
+/// Results that were computed.
+#[derive(Debug, Default)]
+struct Kept {
+    plans: Vec<KeptPlan>,
+    counts: Vec<((u64, Cut), Arc<Counts>)>,
+    counting: BTreeSet<(u64, Cut)>,
+}
+
+/// The steps of every pool of an epoch that is cut by one cut.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// By pool: the steps of all pools before it; all steps at the end.
+    before: Vec<u64>,
+    /// By pool: the samples that give no step to every rank; fewer than ranks.
+    rests: Vec<u32>,
+}
+
+/// The steps of a pool in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct PoolPlan {
+    /// By place in the order of batches: the place in the order of the epoch.
+    order: Vec<u32>,
+    /// The places at which the steps of the last cut begin, and the end of the last one.
+    starts: Vec<u32>,
+    /// By step of the last cut and rank: the ends of the batches, as places.
+    ends: Vec<u32>,
+    /// The steps of earlier cuts.
+    steps_before: u64,
+    /// The number of ranks of the last cut.
+    ranks: usize,
+}
+
+/// A step of a pool.
+pub(super) struct Step {
+    /// The place of this rank's first row, and the end of its rows.
+    pub(super) rows: (u32, u32),
+    /// The end of the step.
+    pub(super) end: u32,
+}
+
+impl ByLength {
+    /// For samples of these lengths: pools of `pool` samples, and batches whose rows times the longest row, rounded up to
+    /// `multiple_of`, are at most `budget`, with at most `max_rows` rows.
+    #[must_use]
+    pub fn new(
+        lengths: Arc<[u32]>,
+        pool: u64,
+        budget: u64,
+        multiple_of: u32,
+        max_rows: u32,
+    ) -> Self {
+        let (multiple_of, max_rows) = (multiple_of.max(1), max_rows.max(1));
+        let bounds = Cut { from: 0, world_size: 1, budget, multiple_of, max_rows };
+        let sum: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+        let mean = sum / (lengths.len() as u64).max(1);
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        Self { lengths, pool: pool.max(1), mean, longest, bounds, kept: Mutex::default() }
+    }
+
+    /// The length of a sample.
+    #[must_use]
+    pub fn length(&self, sample: u64) -> u32 {
+        usize::try_from(sample).ok().and_then(|id| self.lengths.get(id).copied()).unwrap_or(0)
+    }
+
+    /// Whether a sample may be in a batch of so many rows: they stay within the budget, if they are its length.
+    #[must_use]
+    pub fn fits(&self, sample: u64, rows: u32) -> bool {
+        let counted =
+            u64::from(self.length(sample)).next_multiple_of(self.bounds.multiple_of.into());
+        rows <= 1 || counted.saturating_mul(rows.into()) <= self.bounds.budget
+    }
+
+    /// The mean length of all samples, rounded down.
+    #[must_use]
+    pub const fn mean(&self) -> u64 {
+        self.mean
+    }
+
+    /// About the number of rows of a batch.
+    #[must_use]
+    pub fn usual_rows(&self) -> u32 {
+        let rows = self.bounds.budget / self.mean.max(1);
+        u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, self.bounds.max_rows)
+    }
+
+    /// The length of the longest sample.
+    #[must_use]
+    pub const fn longest(&self) -> u32 {
+        self.longest
+    }
+
+    /// The memory of the lengths and of what is kept, for an epoch of so many positions.
+    #[must_use]
+    pub fn memory_bytes(&self, positions: u64) -> u64 {
+        let pools = positions / self.pool + 1;
+        // A place, the ends of batches and steps, and the sorted keys while a plan is made.
+        let plan = self.pool.min(positions).saturating_mul(2 * 4 + 3 * 4 + 8 + 8);
+        (self.lengths.len() as u64 * 4)
+            .saturating_add(plan.saturating_mul(KEPT_PLANS as u64))
+            .saturating_add(pools.saturating_mul(12 * KEPT_COUNTS as u64))
+    }
+
+    /// The pools of an epoch of so many positions, and the cut for a world size.
+    #[must_use]
+    pub const fn pools(&self, samples: u64, world_size: u32) -> Pools {
+        Pools { pool: self.pool, samples, cut: Cut { world_size, ..self.bounds } }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // The values are complete whenever the lock is free.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lengths of a pool's samples, in the order of the epoch.
+    fn lengths_of(&self, order: &EpochOrder, pools: &Pools, pool: u64) -> Vec<u32> {
+        let positions = pools.start_of(pool)..pools.end_of(pool);
+        positions.map(|position| self.length(order.sample_at(position).0)).collect()
+    }
+
+    /// The plan of a pool with this chain of cuts. `order` makes the order of the pool's epoch, without lengths.
+    ///
+    /// # Errors
+    /// A cut begins where the one before it has no border of steps.
+    pub(super) fn plan(
+        &self,
+        pools: &Pools,
+        (epoch, pool): (u64, u64),
+        chain: &Arc<[Cut]>,
+        seed: u64,
+        order: impl FnOnce() -> EpochOrder,
+    ) -> Result<Arc<PoolPlan>, OrderError> {
+        let is_this =
+            |((of, place, cuts), _): &KeptPlan| (*of, *place) == (epoch, pool) && cuts == chain;
+        {
+            let mut kept = self.kept();
+            if let Some(number) = kept.plans.iter().position(is_this) {
+                kept.plans[number..].rotate_left(1);
+                return Ok(kept.plans.last().map(|(_, plan)| Arc::clone(plan)).unwrap_or_default());
+            }
+        }
+        let lengths = self.lengths_of(&order(), pools, pool);
+        let start = pools.start_of(pool);
+        let plan = Arc::new(PoolPlan::new(&lengths, start, chain, (seed, epoch, pool))?);
+        let mut kept = self.kept();
+        if kept.plans.len() >= KEPT_PLANS {
+            kept.plans.remove(0);
+        }
+        kept.plans.push(((epoch, pool, Arc::clone(chain)), Arc::clone(&plan)));
+        Ok(plan)
+    }
+
+    /// The steps of an epoch. Takes about a quarter of a second for a million samples, the first time.
+    pub(super) fn counts(
+        &self,
+        pools: &Pools,
+        epoch: u64,
+        order: impl FnOnce() -> EpochOrder,
+    ) -> Arc<Counts> {
+        let key = (epoch, pools.cut);
+        if let Some((_, counts)) = self.kept().counts.iter().find(|(of, _)| *of == key) {
+            return Arc::clone(counts);
+        }
+        let order = order();
+        let mut counts = Counts { before: vec![0], rests: Vec::new() };
+        let mut all = 0;
+        let mut places: Vec<u32> = Vec::new();
+        for pool in 0..pools.count() {
+            let lengths = self.lengths_of(&order, pools, pool);
+            places.clear();
+            places.extend((0..).take(lengths.len()));
+            let steps = cut_into_steps(&places, &lengths, &pools.cut);
+            all += steps.count(pools.cut.world_size) as u64;
+            counts.before.push(all);
+            counts.rests.push(u32::try_from(steps.rest.len()).unwrap_or(u32::MAX));
+        }
+        let counts = Arc::new(counts);
+        let mut kept = self.kept();
+        kept.counting.remove(&key);
+        if kept.counts.iter().all(|(of, _)| *of != key) {
+            if kept.counts.len() >= KEPT_COUNTS {
+                kept.counts.remove(0);
+            }
+            kept.counts.push((key, Arc::clone(&counts)));
+        }
+        counts
+    }
+
+    /// Whether the caller is the first to count the steps of an epoch.
+    pub(super) fn begin_to_count(&self, epoch: u64, cut: Cut) -> bool {
+        let mut kept = self.kept();
+        kept.counts.iter().all(|(of, _)| *of != (epoch, cut)) && kept.counting.insert((epoch, cut))
+    }
+}
+
+impl Steps {
+    fn count(&self, world_size: u32) -> usize {
+        self.ends.len() / world_size.max(1) as usize
+    }
+}
+
+impl Counts {
+    /// The steps of the pools from this one on, and how many of these have a rest.
+    pub(super) fn since_pool(&self, pool: u64) -> (u64, u64) {
+        let pool = usize::try_from(pool).unwrap_or(usize::MAX);
+        let all = self.before.last().copied().unwrap_or(0);
+        let before = self.before.get(pool).copied().unwrap_or(all);
+        let rests = self.rests.iter().skip(pool).filter(|rest| **rest > 0).count();
+        (all - before, rests as u64)
+    }
+
+    /// The samples of all rests.
+    pub(super) fn rest(&self) -> u64 {
+        self.rests.iter().map(|rest| u64::from(*rest)).sum()
+    }
+
+    /// The number of pools with a rest.
+    pub(super) fn rests(&self) -> u64 {
+        self.since_pool(0).1
+    }
+}
+
+impl PoolPlan {
+    /// The plan of a pool that begins at `start`, for samples of these lengths.
+    fn new(
+        lengths: &[u32],
+        start: u64,
+        chain: &[Cut],
+        (seed, epoch, pool): (u64, u64, u64),
+    ) -> Result<Self, OrderError> {
+        let mut plan = Self {
+            order: Vec::with_capacity(lengths.len()),
+            starts: vec![0],
+            ends: Vec::new(),
+            steps_before: 0,
+            ranks: 1,
+        };
+        let mut left: Vec<u32> = (0..).take(lengths.len()).collect();
+        for (number, cut) in chain.iter().enumerate() {
+            let until = chain.get(number + 1).map(|next| next.from);
+            let steps = cut_into_steps(&left, lengths, cut);
+            let ranks = cut.world_size.max(1) as usize;
+            let count = steps.count(cut.world_size);
+            // The key names what was consumed, so that each cut of a pool has another order.
+            let key = DrawKey { seed, epoch, sample: pool };
+            let draws = Draws::new(key, purpose::STEPS_OF_POOL).of_entry(cut.from - start);
+            let permutation = Permutation::drawn(count as u64, draws);
+            let before = plan.order.len();
+            (plan.starts, plan.ends, plan.ranks) = (vec![place(before)], Vec::new(), ranks);
+            let mut taken = 0;
+            for step in 0..count {
+                if until == Some(start + plan.order.len() as u64) {
+                    break;
+                }
+                let step = usize::try_from(permutation.at(step as u64)).unwrap_or(0);
+                let begin = if step == 0 { 0 } else { steps.ends[step * ranks - 1] };
+                let ends = &steps.ends[step * ranks..][..ranks];
+                let base = plan.order.len();
+                plan.order.extend(&steps.rows[begin as usize..ends[ranks - 1] as usize]);
+                plan.ends.extend(ends.iter().map(|end| place(base) + (end - begin)));
+                plan.starts.push(place(plan.order.len()));
+                taken += 1;
+            }
+            let Some(until) = until else {
+                plan.order.extend(&steps.rest);
+                break;
+            };
+            if until != start + plan.order.len() as u64 {
+                return Err(OrderError::BetweenSteps { samples: until, epoch });
+            }
+            plan.steps_before += taken;
+            let mut is_consumed = vec![false; lengths.len()];
+            plan.order.iter().for_each(|place| is_consumed[*place as usize] = true);
+            left.retain(|place| !is_consumed[*place as usize]);
+        }
+        Ok(plan)
+    }
+
+    /// The place in the order of the epoch of a place in the order of batches.
+    pub(super) fn at(&self, place: u64) -> u64 {
+        let place = usize::try_from(place).ok();
+        place.and_then(|place| self.order.get(place)).map_or(0, |place| u64::from(*place))
+    }
+
+    /// The number of the step of the last cut that begins at a place, or else of the next one.
+    pub(super) fn step_from(&self, place: u64) -> usize {
+        self.starts.partition_point(|start| u64::from(*start) < place)
+    }
+
+    /// Whether a step of the last cut begins or ends at a place.
+    pub(super) fn is_border(&self, place: u64) -> bool {
+        self.starts.get(self.step_from(place)).is_some_and(|start| u64::from(*start) == place)
+    }
+
+    /// The steps of the last cut.
+    pub(super) fn steps(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The steps of the pool: of all cuts.
+    pub(super) fn all_steps(&self) -> u64 {
+        self.steps_before + self.steps() as u64
+    }
+
+    /// A step of the last cut; `None` after the last one.
+    pub(super) fn step(&self, number: usize, rank: u32) -> Option<Step> {
+        let end = *self.starts.get(number + 1)?;
+        let place = number * self.ranks + rank as usize;
+        let first = if rank == 0 { self.starts[number] } else { *self.ends.get(place - 1)? };
+        Some(Step { rows: (first, *self.ends.get(place)?), end })
+    }
+
+    /// The place at which the last step ends.
+    pub(super) fn end_of_steps(&self) -> u64 {
+        self.starts.last().map_or(0, |end| u64::from(*end))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a pool has less than 2^32 samples")]
+const fn place(place: usize) -> u32 {
+    place as u32
+}
+
+/// The batches of a rank by length, as a schedule uses them.
+#[derive(Debug, Clone)]
+pub(super) struct LengthBatches {
+    pub(super) of: Arc<ByLength>,
+    pub(super) pools: Pools,
+    /// The pool that was begun with earlier cuts, by epoch and number, and its chain.
+    begun: Option<(u64, u64, Arc<[Cut]>)>,
+}
+
+impl LengthBatches {
+    pub(super) const fn new(of: Arc<ByLength>, pools: Pools) -> Self {
+        Self { of, pools, begun: None }
+    }
+
+    /// The chain of a pool.
+    pub(super) fn chain_of(&self, epoch: u64, pool: u64) -> Arc<[Cut]> {
+        match &self.begun {
+            Some((of, number, chain)) if (*of, *number) == (epoch, pool) => Arc::clone(chain),
+            _ => Arc::new([self.pools.cut.starting_at(self.pools.start_of(pool))]),
+        }
+    }
+
+    /// The pool that was begun earlier, if it is of this epoch.
+    pub(super) fn begun_in(&self, epoch: u64) -> Option<u64> {
+        self.begun.as_ref().filter(|(of, ..)| *of == epoch).map(|(_, pool, _)| *pool)
+    }
+
+    /// The same from a position on that was reached with these cuts.
+    ///
+    /// # Errors
+    /// The cuts do not lead to the position, or are too many.
+    pub(super) fn begin(&self, position: Position, cuts: &[Cut]) -> Result<Self, OrderError> {
+        let pool = self.pools.pool_of(position.samples);
+        let start = self.pools.start_of(pool);
+        let at_border = position.samples == start || position.samples >= self.pools.samples;
+        let mut begun = Self { begun: None, ..self.clone() };
+        if at_border || cuts.is_empty() {
+            return Ok(begun);
+        }
+        let mut chain = cuts.to_vec();
+        // A cut that has consumed nothing.
+        chain.pop_if(|last| last.from == position.samples);
+        let cut = self.pools.cut.starting_at(position.samples);
+        if chain.last().is_none_or(|last| !last.is_like(&cut)) {
+            chain.push(cut);
+        }
+        let Position { epoch, samples } = position;
+        let is_sound = chain.first().is_some_and(|first| first.from == start)
+            && chain.is_sorted_by(|one, next| one.from < next.from)
+            && chain.iter().all(|cut| cut.from <= samples && cut.world_size > 0);
+        if !is_sound {
+            return Err(OrderError::WrongCuts { samples, epoch });
+        }
+        if chain.len() > MAX_CUTS {
+            return Err(OrderError::TooManyCuts { samples, epoch });
+        }
+        begun.begun = Some((epoch, pool, chain.into()));
+        Ok(begun)
+    }
+}
+
+#[cfg(test)]
+#[path = "by_length_tests.rs"]
+mod tests;
