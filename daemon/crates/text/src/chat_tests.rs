@@ -92,14 +92,7 @@ fn tokens_and_masks_are_those_of_transformers() {
                 spelled += 1;
                 assert_eq!(found, *mask, "{names}: {chat}");
             } else {
-                let place = rendered.text.len().min(250);
-                assert!(
-                    names.contains("sentencepiece"),
-                    "{names}: {spells:?} {:?} X {:?} {:?}",
-                    rendered.text.get(place..),
-                    tokens.ids(),
-                    rendered.said
-                );
+                assert!(names.contains("sentencepiece"), "{names}: {spells:?}");
             }
         }
         assert!(spelled > expected.len() / 2, "{names}: {spelled} of {}", expected.len());

@@ -115,31 +115,27 @@ impl Spelling {
             let Some(piece) = self.pieces.get(id) else {
                 return Err(format!("the tokenizer has no token {id}"));
             };
+            // An added token takes all white space at a side, or none.
+            if may_skip || piece.added.is_some_and(|[left, _]| left) {
+                place += leading_space(&text[place..]);
+            }
             let rest = &text[place..];
-            let skips = may_skip || piece.added.is_some_and(|[left, _]| left);
             let bytes: &[u8] = &piece.bytes;
-            let start = if rest.starts_with(bytes) {
-                Some((place, bytes.len()))
-            } else if let (true, Some(without)) =
-                (self.is_sentencepiece && after_added, bytes.strip_prefix(b" "))
-            {
-                // The space that is put before a text.
-                rest.starts_with(without).then_some((place, without.len()))
-            } else {
-                None
-            };
-            let start = start.or_else(|| {
-                let spaces = skips.then(|| leading_space(rest))?;
-                rest[spaces..].starts_with(bytes).then_some((place + spaces, bytes.len()))
-            });
-            let Some((start, length)) = start else {
+            // In SentencePiece's form a space may be put before a text.
+            let without = bytes.strip_prefix(b" ").filter(|_| self.is_sentencepiece && after_added);
+            let length = [Some(bytes), without]
+                .into_iter()
+                .flatten()
+                .find(|bytes| rest.starts_with(bytes))
+                .map(<[u8]>::len);
+            let Some(length) = length else {
                 return Err(format!(
                     "the tokenizer changes the text, so the tokens of what the model says are not known (at byte {place})"
                 ));
             };
             // A token that is only the space before a text is counted to the character that follows.
-            each(start..start + length.max(1));
-            place = start + length;
+            each(place..place + length.max(1));
+            place += length;
             after_added = piece.added.is_some();
             may_skip = piece.added.is_some_and(|[_, right]| right);
         }
