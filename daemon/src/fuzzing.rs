@@ -14,14 +14,18 @@ pub use forebay_formats::fuzzing::{
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
+#[cfg(feature = "text")]
+pub use forebay_text::fuzzing::{conversation, text, tokenizer};
 
 /// The name of each target, which is also its folder in `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 29] = [
+pub const TARGETS: &[(&str, Target)] = &[
     ("arrow_table", arrow_table),
     ("bmp", bmp),
     ("cache_entry", cache_entry),
     ("coco", coco),
     ("config", config),
+    #[cfg(feature = "text")]
+    ("conversation", conversation),
     ("dali_index", dali_index),
     ("exif", exif),
     ("gif", gif),
@@ -41,10 +45,14 @@ pub const TARGETS: [(&str, Target); 29] = [
     ("sound", sound),
     ("tar", tar),
     ("tar_index", tar_index),
+    #[cfg(feature = "text")]
+    ("text", text),
     ("tfrecord", tfrecord),
     ("tiff", tiff),
     ("token_file", token_file),
     ("token_index", token_index),
+    #[cfg(feature = "text")]
+    ("tokenizer", tokenizer),
     ("webp", webp),
 ];
 
@@ -67,5 +75,5 @@ pub fn config(bytes: &[u8]) {
 
 #[test]
 fn parsers_do_not_panic_on_the_corpus() {
-    forebay_protocol::fuzzing::replay_corpus(&TARGETS);
+    forebay_protocol::fuzzing::replay_corpus(TARGETS);
 }

@@ -1,12 +1,13 @@
 //! Texts, conversations and their tokens. Knows nothing of samples and batches.
 //!
 //! The crate `tokenizers` does the work; its version is pinned, because its ids are compared with those of the Python
-//! package of the same name (`scripts/prove --only tokenizers`).
+//! package of the same name (`fixtures/make.py`).
 
 #![forbid(unsafe_code)]
 
 mod characters;
 mod chat;
+pub mod fuzzing;
 mod python;
 mod spelling;
 mod tokenizer;
