@@ -32,7 +32,7 @@ forebay_keys::keys! {
         pub to: String, "", absent("unchanged");
         /// whether the tokens that the tokenizer puts around a text, such as `[CLS]`, are added
         pub add_special_tokens: bool, "", default(true);
-        /// whether the name of a special token within a text, such as `<|endoftext|>`, becomes this token; `false`: it is
+        /// whether the name of a special token within a text, such as `</s>`, becomes this token; `false`: it is
         /// text, as texts from strangers should be
         pub parse_special_tokens: bool, "", default(true);
         /// a longer text is cut; special tokens count
