@@ -20,11 +20,15 @@ struct Stored {
     tokens: Map<String, Json>,
 }
 
+/// Ids, and which of them the model says.
+type Tokenized = (Vec<u32>, Vec<u8>);
+
 #[derive(Deserialize)]
 struct Results {
     chats: Vec<String>,
     texts: HashMap<String, Vec<Option<String>>>,
-    tokens: HashMap<String, Vec<(Vec<u32>, Vec<u8>)>>,
+    /// By tokenizer and template, separated by a space: of each conversation.
+    tokens: HashMap<String, Vec<Tokenized>>,
 }
 
 fn folder() -> PathBuf {
