@@ -3,7 +3,7 @@
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::config::Config;
-use super::operations::FILE_KEYS;
+use super::operations::names_a_file;
 use super::single_keys::Shuffle;
 use forebay_keys::{Located, Value};
 
@@ -86,11 +86,11 @@ fn update_with_text(hasher: &mut blake3::Hasher, text: &str) {
 
 /// An operation, without the paths of its files.
 fn update_with_operation(hasher: &mut blake3::Hasher, operation: &Value) {
-    let names_a_file = |(key, _): &(String, Located)| FILE_KEYS.contains(&key.as_str());
     match operation {
-        Value::Table(entries) if entries.iter().any(names_a_file) => {
-            let rest = entries.iter().filter(|entry| !names_a_file(entry)).cloned().collect();
-            update_with_value(hasher, &Value::Table(rest));
+        Value::Table(entries) => {
+            let is_kept = |(key, _): &&(String, Located)| !names_a_file(entries, key);
+            let kept = entries.iter().filter(is_kept).cloned().collect();
+            update_with_value(hasher, &Value::Table(kept));
         }
         operation => update_with_value(hasher, operation),
     }

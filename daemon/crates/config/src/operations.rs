@@ -6,16 +6,25 @@ use forebay_keys::kinds;
 use forebay_keys::{Kind, LocalPath};
 use forebay_keys::{Located, Value};
 
-/// The arguments of operations that name a file. A relative path starts at the configuration's folder.
-pub(crate) const FILE_KEYS: [&str; 2] = ["tokenizer", "template"];
+/// The arguments of operations that name a file, by operation. A relative path starts at the configuration's folder. The
+/// operation gives the file's digest to the fingerprint.
+const FILES: [(&str, &str); 3] =
+    [("tokenize", "tokenizer"), ("chat", "tokenizer"), ("chat", "template")];
+
+/// Whether an argument of an operation names a file.
+pub(crate) fn names_a_file(operation: &[(String, Located)], key: &str) -> bool {
+    let name = operation.iter().find(|(key, _)| key == "op").and_then(|(_, op)| op.value.as_text());
+    name.is_some_and(|name| FILES.contains(&(name, key)))
+}
 
 /// Makes the paths of an operation's files absolute.
 fn resolve_files(operation: &mut Located, folder: &Path) {
     let Value::Table(entries) = &mut operation.value else { return };
-    for (key, located) in entries {
-        if let (true, Some(path)) =
-            (FILE_KEYS.contains(&key.as_str()), LocalPath::read(&located.value))
-        {
+    let files: Vec<usize> =
+        (0..entries.len()).filter(|entry| names_a_file(entries, &entries[*entry].0)).collect();
+    for entry in files {
+        let located = &mut entries[entry].1;
+        if let Some(path) = LocalPath::read(&located.value) {
             located.value = LocalPath::write(&LocalPath::resolve(path, folder));
         }
     }

@@ -26,8 +26,6 @@ const END: char = '\u{fdd1}';
 const FILTER: &str = "forebay_generation";
 /// The steps of one rendering; a turn of a conversation takes some hundred.
 const FUEL: u64 = 20_000_000;
-/// The largest text of one conversation.
-const MAX_TEXT_BYTES: usize = 64 << 20;
 /// The largest file of a template.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The deepest nesting of a template's calls.
@@ -119,6 +117,9 @@ impl Template {
         tokens: Map<String, Json>,
         date: Option<NaiveDate>,
     ) -> Result<Self, String> {
+        if source.contains([BEGIN, END]) || has_mark(&Json::Object(tokens.clone())) {
+            return Err("the template has U+FDD0 or U+FDD1, which are no characters".to_owned());
+        }
         let mut digest = blake3::Hasher::new();
         digest.update(source.as_bytes());
         digest.update(Json::Object(tokens.clone()).to_string().as_bytes());
@@ -151,20 +152,24 @@ impl Template {
     }
 
     /// The text of a conversation: JSON, either a list of messages or an object with `messages` and what else the
-    /// template reads, such as `tools` and `documents`.
+    /// template reads, such as `tools` and `documents`. The text has at most `most` bytes.
     ///
     /// # Errors
-    /// It is not such JSON, or the template refuses it.
+    /// It is not such JSON, the template refuses it, or the text is longer.
     pub fn render(
         &self,
         conversation: &str,
         adds_prompt: bool,
+        most: usize,
         rendered: &mut Rendered,
     ) -> Result<(), String> {
         rendered.text.clear();
         rendered.said.clear();
         let read: Json = serde_json::from_str(conversation)
             .map_err(|error| format!("the conversation is not JSON: {error}"))?;
+        if has_mark(&read) {
+            return Err("the conversation has U+FDD0 or U+FDD1, which are no characters".to_owned());
+        }
         let mut names = self.tokens.clone();
         for name in ["tools", "documents"] {
             names.insert(name.to_owned(), Json::Null);
@@ -185,14 +190,8 @@ impl Template {
         if let Some(Json::Array(messages)) = names.get_mut("messages") {
             messages.iter_mut().for_each(name_reasoning);
         }
-        if let Some(mark) = [BEGIN, END].into_iter().find(|mark| conversation.contains(*mark)) {
-            return Err(format!(
-                "the conversation has U+{:X}, which is no character",
-                u32::from(mark)
-            ));
-        }
         let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
-        let mut written = Limited { bytes: Vec::new() };
+        let mut written = Limited { bytes: Vec::new(), most };
         template
             .render_captured_to(Value::from(Serde(&names)), &mut written)
             .map_err(|error| describe(&error))?;
@@ -240,42 +239,64 @@ fn special_tokens(config: &Json) -> Map<String, Json> {
     tokens.collect()
 }
 
+/// Whether a text within a value has a character that marks what the model says.
+fn has_mark(value: &Json) -> bool {
+    let is_marked = |text: &str| text.contains([BEGIN, END]);
+    match value {
+        Json::String(text) => is_marked(text),
+        Json::Array(items) => items.iter().any(has_mark),
+        Json::Object(entries) => {
+            entries.iter().any(|(key, value)| is_marked(key) || has_mark(value))
+        }
+        _ => false,
+    }
+}
+
 /// Gives a message's reasoning the names under which templates read it.
 fn name_reasoning(message: &mut Json) {
     let Json::Object(message) = message else { return };
-    let reasoning =
-        REASONING.iter().find_map(|name| message.get(*name).filter(|value| !value.is_null()));
-    if let Some(reasoning) = reasoning.cloned() {
+    let of = |name: &&str| message.get(*name).and_then(Json::as_str);
+    let reasoning = REASONING.iter().find_map(of).map(Json::from);
+    if let Some(reasoning) = reasoning {
         message.entry("thinking").or_insert_with(|| reasoning.clone());
         message.insert("reasoning_content".to_owned(), reasoning);
     }
 }
 
-/// The source with `{% generation %}` and `{% endgeneration %}` as a filter, and whether it has them.
+/// The source with `{% generation %}` and `{% endgeneration %}` as a filter, and whether it has them. Comments and raw
+/// parts stay as they are.
 fn with_filter(source: &str) -> (String, bool) {
-    let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
-    while let Some(start) = rest.find("{%") {
+    let (mut out, mut rest, mut found, mut is_raw) =
+        (String::with_capacity(source.len()), source, false, false);
+    while let Some(start) = rest.find('{') {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(end) = tag.find("%}") else {
-            rest = tag;
-            break;
-        };
-        let inside = &tag[2..end];
-        let word = inside.trim_matches(['-', '+']).trim();
-        let tag_words = match word {
-            "generation" => Some(format!("filter {FILTER}")),
-            "endgeneration" => Some("endfilter".to_owned()),
+        let end = match tag.as_bytes().get(1) {
+            Some(b'#') if !is_raw => tag.find("#}"),
+            Some(b'%') => tag.find("%}"),
             _ => None,
         };
-        match tag_words {
-            Some(words) => {
-                found = true;
-                out.push_str("{%");
-                out.push_str(&inside.replace(word, &words));
-                out.push_str("%}");
+        let Some(end) = end else {
+            out.push('{');
+            rest = &tag[1..];
+            continue;
+        };
+        let (whole, inside) = (&tag[..end + 2], &tag[2..end]);
+        let is_tag = tag.starts_with("{%");
+        let word = inside.trim_matches(['-', '+']).trim();
+        let replaced = match word {
+            "raw" | "endraw" if is_tag => {
+                is_raw = word == "raw";
+                None
             }
-            None => out.push_str(&tag[..end + 2]),
+            "generation" if is_tag && !is_raw => Some(format!("filter {FILTER}")),
+            "endgeneration" if is_tag && !is_raw => Some("endfilter".to_owned()),
+            _ => None,
+        };
+        found |= replaced.is_some();
+        match replaced {
+            Some(words) => out.push_str(&whole.replacen(word, &words, 1)),
+            None => out.push_str(whole),
         }
         rest = &tag[end + 2..];
     }
@@ -332,13 +353,13 @@ fn describe(error: &Error) -> String {
 /// Output up to a limit.
 struct Limited {
     bytes: Vec<u8>,
+    most: usize,
 }
 
 impl std::io::Write for &mut Limited {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_TEXT_BYTES {
-            let message =
-                format!("the text of the conversation has more than {} MiB", MAX_TEXT_BYTES >> 20);
+        if self.bytes.len() + bytes.len() > self.most {
+            let message = format!("the text of the conversation has more than {} bytes", self.most);
             return Err(std::io::Error::other(message));
         }
         self.bytes.extend_from_slice(bytes);

@@ -10,6 +10,9 @@ use super::*;
 use crate::spelling::Spelling;
 use crate::tokenizer::{Options, Tokenizer, Tokens};
 
+/// The longest text of the tests.
+const MOST: usize = 1 << 24;
+
 fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
@@ -54,7 +57,7 @@ fn texts_are_those_of_transformers() {
     for (name, texts) in &results.texts {
         let template = template(name);
         for (number, (chat, expected)) in results.chats.iter().zip(texts).enumerate() {
-            let found = template.render(chat, number % 3 == 0, &mut rendered);
+            let found = template.render(chat, number % 3 == 0, MOST, &mut rendered);
             let found = found.map(|()| rendered.text.clone());
             compared += 1;
             if found.as_ref().ok() != expected.as_ref() {
@@ -81,7 +84,7 @@ fn tokens_and_masks_are_those_of_transformers() {
         assert!(template.marks_generation());
         let mut spelled = 0;
         for (chat, (ids, mask)) in results.chats.iter().zip(expected) {
-            template.render(chat, false, &mut rendered).unwrap();
+            template.render(chat, false, MOST, &mut rendered).unwrap();
             tokenizer.encode(&rendered.text, &options, &mut tokens).unwrap();
             assert_eq!(tokens.ids(), ids, "{names}: {chat}");
             spelling.normalize(&mut rendered.text, &mut rendered.said).unwrap();
@@ -117,7 +120,7 @@ fn tokens_of_a_configuration_are_names_in_the_template() {
         let mut rendered = Rendered::default();
         Template::open(path, None)
             .unwrap()
-            .render(r#"[{"role": "user"}]"#, true, &mut rendered)
+            .render(r#"[{"role": "user"}]"#, true, MOST, &mut rendered)
             .unwrap();
         rendered.text
     };
@@ -141,7 +144,7 @@ fn tokens_of_a_configuration_are_names_in_the_template() {
 
 fn refusal(source: &str, chat: &str) -> String {
     let template = Template::compile(source, Map::new(), None).unwrap();
-    template.render(chat, false, &mut Rendered::default()).unwrap_err()
+    template.render(chat, false, MOST, &mut Rendered::default()).unwrap_err()
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn hostile_templates_and_conversations_end_with_a_reason() {
     let long = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
     assert!(refusal(long, "[]").contains("fuel"), "{}", refusal(long, "[]"));
     let large = "{% for a in range(9000) %}{{ 'x' * 10000 }}{% endfor %}";
-    assert!(refusal(large, "[]").contains("more than 64 MiB"), "{}", refusal(large, "[]"));
+    assert!(refusal(large, "[]").contains("more than 16777216 bytes"), "{}", refusal(large, "[]"));
     let nested = "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}";
     assert!(refusal(nested, "[]").contains("recursion"), "{}", refusal(nested, "[]"));
     assert_eq!(
@@ -163,6 +166,8 @@ fn hostile_templates_and_conversations_end_with_a_reason() {
         ("7", "neither a list of messages nor an object"),
         ("{}", "neither a list of messages nor an object"),
         ("[\"\u{fdd0}\"]", "U+FDD0"),
+        (r#"[{"role": "user", "content": "\ufdd0a\ufdd1"}]"#, "U+FDD0"),
+        (r#"[{"\ufdd0": "a"}]"#, "U+FDD0"),
     ] {
         assert!(refusal("", chat).contains(reason), "{chat}");
     }
@@ -171,12 +176,23 @@ fn hostile_templates_and_conversations_end_with_a_reason() {
 }
 
 #[test]
+fn only_tags_of_templates_mark_what_the_model_says() {
+    let marks =
+        |source: &str| Template::compile(source, Map::new(), None).unwrap().marks_generation();
+    assert!(marks("{%- generation +%}a{%+ endgeneration -%}"));
+    assert!(marks("{# {% #}{ {% generation %}a{% endgeneration %}"));
+    assert!(!marks("{# put {% generation %} here #}a"));
+    assert!(!marks("{% raw %}{% generation %}{% endgeneration %}{% endraw %}"));
+    assert!(Template::compile("\u{fdd0}", Map::new(), None).is_err());
+}
+
+#[test]
 fn date_is_that_of_the_configuration() {
     let date = NaiveDate::from_ymd_opt(2024, 7, 26);
     let template = Template::compile("{{ strftime_now('%d %b %Y') }}", Map::new(), date).unwrap();
     assert!(template.asks_for_date());
     let mut rendered = Rendered::default();
-    template.render("[]", false, &mut rendered).unwrap();
+    template.render("[]", false, MOST, &mut rendered).unwrap();
     assert_eq!(rendered.text, "26 Jul 2024");
     assert!(refusal("{{ strftime_now('%d') }}", "[]").contains("unknown"));
 }

@@ -63,7 +63,7 @@ pub fn conversation(bytes: &[u8]) {
     let (template, conversation) = text.split_once('\0').unwrap_or((&text, "[]"));
     let Ok(template) = Template::compile(template, Map::new(), None) else { return };
     let mut rendered = Rendered::default();
-    if template.render(conversation, false, &mut rendered).is_ok() {
+    if template.render(conversation, false, 1 << 20, &mut rendered).is_ok() {
         assert!(rendered.said.iter().all(|part| rendered.text.get(part.clone()).is_some()));
     }
 }

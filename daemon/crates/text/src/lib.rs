@@ -16,4 +16,6 @@ pub use chrono::NaiveDate as Date;
 
 pub use chat::{Rendered, Template, TemplateError};
 pub use spelling::Spelling;
-pub use tokenizer::{Options, Side, TextError, Tokenizer, TokenizerError, Tokens};
+pub use tokenizer::{
+    Options, Side, TextError, Tokenizer, TokenizerError, Tokens, read_file as read_tokenizer,
+};

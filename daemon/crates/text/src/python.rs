@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+/// The longest text that a value is written as.
+const MAX_BYTES: usize = 64 << 20;
 /// The deepest nesting of values that is written.
 const MAX_DEPTH: usize = 128;
 
@@ -25,7 +27,7 @@ pub(crate) fn printed(value: &Value) -> Result<String, Error> {
 
 /// `repr(value)`.
 fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-    check_depth(depth)?;
+    check(out, depth)?;
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
@@ -51,11 +53,13 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
     Ok(())
 }
 
-fn check_depth(depth: usize) -> Result<(), Error> {
-    if depth <= MAX_DEPTH {
-        return Ok(());
-    }
-    let message = format!("values are nested more than {MAX_DEPTH} deep");
+/// Checks what is written so far, before one more value.
+fn check(out: &str, depth: usize) -> Result<(), Error> {
+    let message = match (depth <= MAX_DEPTH, out.len() <= MAX_BYTES) {
+        (true, true) => return Ok(()),
+        (false, _) => format!("values are nested more than {MAX_DEPTH} deep"),
+        (_, false) => format!("a value has more than {} MiB as a text", MAX_BYTES >> 20),
+    };
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
@@ -153,7 +157,7 @@ struct Json {
 
 impl Json {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-        check_depth(depth)?;
+        check(out, depth)?;
         match value.kind() {
             ValueKind::String => self.write_text(out, value.as_str().unwrap_or_default()),
             ValueKind::Undefined => {

@@ -11,7 +11,6 @@ use serde_json::Value;
 use unicode_normalization::{UnicodeNormalization as _, is_nfc};
 
 use crate::characters::byte_of;
-use crate::tokenizer::read_file;
 
 /// SentencePiece's mark of a space.
 const SPACE: &str = "▁";
@@ -24,25 +23,28 @@ struct Piece {
     added: Option<[bool; 2]>,
 }
 
+/// The space that a tokenizer puts before a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leading {
+    /// None.
+    Never,
+    /// Unless the text begins with one.
+    Unless,
+    /// One more.
+    Always,
+}
+
 /// The bytes of every id of a tokenizer.
 #[derive(Debug)]
 pub struct Spelling {
     pieces: HashMap<u32, Piece>,
     /// Whether texts are brought into the normal form C.
     composes: bool,
-    /// Whether a space may be put before a text.
-    is_sentencepiece: bool,
+    /// Whether a space is put before a text and after an added token.
+    leading: Leading,
 }
 
 impl Spelling {
-    /// Of a `tokenizer.json`.
-    ///
-    /// # Errors
-    /// The file cannot be read, or as [`from_json`](Self::from_json).
-    pub fn open(path: &std::path::Path) -> Result<Self, String> {
-        Self::from_json(&read_file(path).map_err(|error| error.to_string())?)
-    }
-
     /// Of the contents of a `tokenizer.json`.
     ///
     /// # Errors
@@ -72,7 +74,12 @@ impl Spelling {
                 .map(|side| token.get(side).and_then(Value::as_bool) == Some(true));
             pieces.insert(id, Piece { bytes: text.as_bytes().into(), added: Some(takes) });
         }
-        Ok(Self { pieces, composes, is_sentencepiece: !is_byte_level })
+        let leading = match value.get("normalizer").map(Value::to_string) {
+            _ if is_byte_level => Leading::Never,
+            Some(normalizer) if normalizer.contains("\"Prepend\"") => Leading::Always,
+            _ => Leading::Unless,
+        };
+        Ok(Self { pieces, composes, leading })
     }
 
     /// The text as the tokenizer normalises it; `said` are parts of it, which follow.
@@ -109,7 +116,6 @@ impl Spelling {
         ids: &[u32],
         mut each: impl FnMut(Range<usize>),
     ) -> Result<(), String> {
-        let text = text.as_bytes();
         let (mut place, mut after_added, mut may_skip) = (0, true, false);
         for id in ids {
             let Some(piece) = self.pieces.get(id) else {
@@ -117,13 +123,17 @@ impl Spelling {
             };
             // An added token takes all white space at a side, or none.
             if may_skip || piece.added.is_some_and(|[left, _]| left) {
-                place += leading_space(&text[place..]);
+                place += space_at(text, place);
             }
-            let rest = &text[place..];
+            let rest = &text.as_bytes()[place..];
             let bytes: &[u8] = &piece.bytes;
-            // In SentencePiece's form a space may be put before a text.
-            let without = bytes.strip_prefix(b" ").filter(|_| self.is_sentencepiece && after_added);
-            let length = [Some(bytes), without]
+            let leading = if after_added { self.leading } else { Leading::Never };
+            let is_added = piece.added.is_some();
+            let without =
+                bytes.strip_prefix(b" ").filter(|_| leading != Leading::Never && !is_added);
+            // The space of the tokenizer comes first.
+            let whole = Some(bytes).filter(|_| leading != Leading::Always || without.is_none());
+            let length = [whole, without]
                 .into_iter()
                 .flatten()
                 .find(|bytes| rest.starts_with(bytes))
@@ -139,7 +149,7 @@ impl Spelling {
             after_added = piece.added.is_some();
             may_skip = piece.added.is_some_and(|[_, right]| right);
         }
-        let left = if may_skip { leading_space(&text[place..]) } else { 0 };
+        let left = if may_skip { space_at(text, place) } else { 0 };
         if place + left == text.len() {
             return Ok(());
         }
@@ -147,13 +157,9 @@ impl Spelling {
     }
 }
 
-/// The bytes of white space at the beginning, of any script.
-fn leading_space(text: &[u8]) -> usize {
-    let valid = match std::str::from_utf8(text) {
-        Ok(text) => text,
-        Err(error) => std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default(),
-    };
-    valid.len() - valid.trim_start().len()
+/// The bytes of white space, of any script, at a place that no character contains.
+fn space_at(text: &str, place: usize) -> usize {
+    text.get(place..).map_or(0, |rest| rest.len() - rest.trim_start().len())
 }
 
 fn byte_level(token: &str) -> Box<[u8]> {

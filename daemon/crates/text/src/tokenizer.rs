@@ -4,9 +4,11 @@
 //! The truncation and padding that the file configures are not applied, as in `transformers`; the caller asks for its
 //! own.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
@@ -114,6 +116,11 @@ impl Tokens {
 #[derive(Clone)]
 pub struct Tokenizer {
     pipeline: PipelineTokenizer,
+    /// The added tokens, by name.
+    added: Arc<HashMap<String, u32>>,
+    largest_id: u32,
+    /// How many characters its normaliser makes of a byte at most.
+    growth: u64,
     digest: [u8; 32],
 }
 
@@ -141,11 +148,23 @@ impl Tokenizer {
     pub fn from_json(json: &[u8]) -> Result<Self, String> {
         let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         tokenizers::canonicalize_value(&mut value).map_err(|error| error.to_string())?;
-        check_ids(&value)?;
+        let largest_id = check_ids(&value)?;
         hide_unreachable(&mut value);
+        let listed = value.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+        let named = |token: &Value| {
+            let id = token.get("id")?.as_u64().and_then(|id| u32::try_from(id).ok())?;
+            Some((token.get("content")?.as_str()?.to_owned(), id))
+        };
+        let added = Arc::new(listed.filter_map(named).collect());
+        let normalizer = value.get("normalizer").map(Value::to_string).unwrap_or_default();
+        let decomposes =
+            ["NFKC", "NFKD", "Precompiled"].iter().any(|kind| normalizer.contains(kind));
+        // U+FDFA has three bytes and becomes eighteen characters.
+        let growth = if decomposes { 6 } else { 1 };
         let pipeline =
             tokenizers::from_json(&value.to_string()).map_err(|error| error.to_string())?;
-        Ok(Self { pipeline, digest: *blake3::hash(json).as_bytes() })
+        let digest = *blake3::hash(json).as_bytes();
+        Ok(Self { pipeline, added, largest_id, growth, digest })
     }
 
     /// The digest of the file.
@@ -170,20 +189,30 @@ impl Tokenizer {
             .map_err(|error| TextError(error.to_string()))
     }
 
-    /// The id of a token, such as `<pad>`; `None` if the vocabulary has no such token.
+    /// The id of an added token, such as `<pad>`; `None` if there is no such token.
     #[must_use]
     pub fn id_of(&self, token: &str) -> Option<u32> {
-        let mut tokens = Tokens::default();
-        self.encode(token, &Options::new(false, true, None), &mut tokens).ok()?;
-        match tokens.ids() {
-            [id] => Some(*id),
-            _ => None,
-        }
+        self.added.get(token).copied()
+    }
+
+    /// The largest id.
+    #[must_use]
+    pub const fn largest_id(&self) -> u32 {
+        self.largest_id
+    }
+
+    /// How many characters the normaliser makes of a byte at most: memory for a text grows with it.
+    #[must_use]
+    pub const fn growth(&self) -> u64 {
+        self.growth
     }
 }
 
 /// The contents of a `tokenizer.json`.
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+///
+/// # Errors
+/// It cannot be read, or is larger than any tokenizer.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
     let unread = |source| TokenizerError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(unread)?;
     let mut json = Vec::new();
@@ -195,18 +224,23 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
 }
 
 /// Refuses ids for which tables would not fit into memory: the engine has a place for each id up to the largest.
-fn check_ids(tokenizer: &Value) -> Result<(), String> {
+/// Returns the largest id.
+fn check_ids(tokenizer: &Value) -> Result<u32, String> {
     let vocabulary = tokenizer.get("model").and_then(|model| model.get("vocab"));
     // A Unigram model numbers its entries by their order.
     let ids = vocabulary.and_then(Value::as_object).into_iter().flat_map(|entries| entries.iter());
     let added = tokenizer.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
     let added = added.filter_map(|token| Some(("added_tokens", token.get("id")?)));
+    let entries = vocabulary.and_then(Value::as_array).map_or(0, Vec::len);
+    let mut largest = u32::try_from(entries.saturating_sub(1)).unwrap_or(u32::MAX);
     for (token, id) in ids.map(|(token, id)| (token.as_str(), id)).chain(added) {
-        if id.as_u64().is_none_or(|id| id > MAX_ID) {
+        let valid = id.as_u64().filter(|id| *id <= MAX_ID).and_then(|id| u32::try_from(id).ok());
+        let Some(valid) = valid else {
             return Err(format!("the id of {token:?} is {id}, and ids are 0 to {MAX_ID}"));
-        }
+        };
+        largest = largest.max(valid);
     }
-    Ok(())
+    Ok(largest)
 }
 
 #[cfg(test)]

@@ -8,9 +8,14 @@ use forebay_media::array::ArrayBuffer;
 use forebay_protocol::tensor::{DType, MAX_NAME_BYTES};
 use forebay_text::Side;
 
-/// Memory while a text is tokenized, for each of its bytes: the normalised text, the words' places, and 48 bytes for each
-/// character of the longest word, which may be all of the text.
-pub(crate) const SCRATCH_PER_BYTE: u64 = 64;
+/// Memory while a text is tokenized, for each of its bytes: copies of the text, the words' places, and 48 bytes for each
+/// character of the longest word, which may be all of the text. A normaliser may make more characters of a byte.
+const SCRATCH_PER_BYTE: u64 = 64;
+/// The largest size of the ids for each byte of the text. Compatibility normalisation makes at most 11 bytes of one, and
+/// each byte is at most one token.
+const IDS_PER_BYTE: u64 = 11 * IDS.size_bytes();
+/// The memory of the ids that are added to a text.
+const ADDED_BYTES: u64 = 4096;
 /// The default of `max_bytes`.
 pub(crate) const MAX_TEXT_BYTES: u64 = 16 << 20;
 /// The type of ids.
@@ -68,10 +73,14 @@ impl PadToken {
     /// The tokenizer has no token of this name.
     pub(crate) fn id(self, tokenizer: &forebay_text::Tokenizer) -> Result<u32, String> {
         match self {
-            Self::Id(id) => Ok(id),
-            Self::Name(name) => tokenizer
-                .id_of(&name)
-                .ok_or_else(|| format!("the tokenizer has no token {name:?}; give its number")),
+            Self::Id(id) if id <= tokenizer.largest_id() => Ok(id),
+            Self::Id(id) => Err(format!(
+                "the tokenizer's largest token is {}, not {id}",
+                tokenizer.largest_id()
+            )),
+            Self::Name(name) => tokenizer.id_of(&name).ok_or_else(|| {
+                format!("the tokenizer has no added token {name:?}; give its number")
+            }),
         }
     }
 }
@@ -90,7 +99,10 @@ pub(crate) struct TextTools {
 impl TextTools {
     /// The memory that it keeps.
     pub(crate) const fn kept_bytes(&self) -> usize {
-        self.tokens.kept_bytes() + self.rendered.text.capacity() + self.is_said.capacity()
+        self.tokens.kept_bytes()
+            + self.rendered.text.capacity()
+            + self.rendered.said.capacity() * size_of::<std::ops::Range<usize>>()
+            + self.is_said.capacity()
     }
 }
 
@@ -117,6 +129,17 @@ impl RowLength {
             }
             None => Ok(()),
         }
+    }
+
+    /// The memory of tokenizing a text of so many bytes, and that of its row.
+    pub(crate) fn memory(self, tokenizer: &forebay_text::Tokenizer, text_bytes: u64) -> (u64, u64) {
+        let ids = text_bytes.saturating_mul(IDS_PER_BYTE).saturating_add(ADDED_BYTES);
+        let most =
+            self.most.map_or(u64::MAX, |most| (most as u64).saturating_mul(IDS.size_bytes()));
+        let row = if self.fill.is_some() { most } else { ids.min(most) };
+        let scratch =
+            text_bytes.saturating_mul(SCRATCH_PER_BYTE).saturating_mul(tokenizer.growth());
+        (scratch.saturating_add(ids), row)
     }
 
     /// What a field of ids is, and its longest row in bytes.

@@ -7,22 +7,22 @@ use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use crate::texts::{
-    Cut, MAX_TEXT_BYTES, PadToken, RowLength, SCRATCH_PER_BYTE, TextTools, add, as_element, rename,
-    set_length, text_of,
+    Cut, MAX_TEXT_BYTES, PadToken, RowLength, TextTools, add, as_element, rename, set_length,
+    text_of,
 };
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section};
 use forebay_order::Draws;
-use forebay_text::{Date, Options, Rendered, Side, Spelling, Template, Tokenizer};
+use forebay_text::{Date, Options, Rendered, Side, Spelling, Template, Tokenizer, read_tokenizer};
 
 /// The label of a token that the model does not say.
 const IGNORED: i32 = -100;
-/// Memory for each byte of a conversation besides that of tokenizing: the values of its JSON, and its text twice.
-const RENDERING_PER_BYTE: u64 = 96;
-/// The size of the ids and of the labels for each byte of the conversation.
-const IDS_PER_BYTE: u64 = 2 * 4;
-/// Memory of what a template adds to a conversation.
-const ADDED_BYTES: u64 = 256 << 10;
+/// Memory for each byte of a conversation besides that of its text: the values of its JSON.
+const JSON_PER_BYTE: u64 = 160;
+/// The longest text of a conversation: so many times its JSON, and what a template adds. A template may print a value twice,
+/// or with indentation.
+const TEXT_PER_BYTE: u64 = 3;
+const ADDED_BYTES: u64 = 64 << 10;
 
 forebay_keys::keys! {
     /// a conversation becomes its tokens by a model's chat template: int32, `[n]`, or `[max_length]` with `pad`
@@ -95,8 +95,14 @@ pub(crate) fn compile(
         let message = "the template asks for today's date, on which rows must not depend; give it as `date = \"2024-07-26\"`";
         return Err(section.error_at("template", message.to_owned()));
     }
-    let tokenizer = Tokenizer::open(&arguments.tokenizer)
-        .map_err(|error| section.error_at("tokenizer", error.to_string()))?;
+    let unusable = |error: String| section.error_at("tokenizer", error);
+    let file = read_tokenizer(&arguments.tokenizer).map_err(|error| unusable(error.to_string()))?;
+    let tokenizer = Tokenizer::from_json(&file).map_err(|reason| {
+        unusable(format!(
+            "{}: not a usable tokenizer.json: {reason}",
+            arguments.tokenizer.display()
+        ))
+    })?;
     let fill = arguments.pad.map(|pad| pad.id(&tokenizer)).transpose();
     let rows = RowLength { most, fill: fill.map_err(|message| section.error_at("pad", message))? };
     if let Some(to) = arguments.to {
@@ -111,8 +117,7 @@ pub(crate) fn compile(
             return Err(section.error_at("labels", message.to_owned()));
         }
         Some(_) => Some(
-            Spelling::open(&arguments.tokenizer)
-                .map_err(|message| section.error_at("labels", message))?,
+            Spelling::from_json(&file).map_err(|message| section.error_at("labels", message))?,
         ),
     };
     let labels = add(section, "labels", fields, (arguments.labels, kind.clone()))?;
@@ -137,6 +142,11 @@ pub(crate) fn compile(
         max_text_bytes: arguments.max_bytes,
         digest: *digest.finalize().as_bytes(),
     }))
+}
+
+/// The longest text of a conversation of so many bytes.
+const fn most_text_bytes(json_bytes: u64) -> u64 {
+    json_bytes.saturating_mul(TEXT_PER_BYTE).saturating_add(ADDED_BYTES)
 }
 
 impl Chat {
@@ -168,14 +178,15 @@ impl Chat {
 
 impl Operation for Chat {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        let text_bytes =
-            reckoning.sample_bytes.min(self.max_text_bytes).saturating_add(ADDED_BYTES);
-        let ids = text_bytes.saturating_mul(IDS_PER_BYTE);
-        let scratch = text_bytes.saturating_mul(SCRATCH_PER_BYTE + RENDERING_PER_BYTE);
-        reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(scratch);
-        reckoning.give(self.field, ids);
+        let json_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
+        let text_bytes = most_text_bytes(json_bytes);
+        let (scratch, row) = self.rows.memory(&self.tokenizer, text_bytes);
+        let values = json_bytes.saturating_mul(JSON_PER_BYTE).saturating_add(2 * text_bytes);
+        reckoning.scratch_bytes =
+            reckoning.scratch_bytes.saturating_add(scratch).saturating_add(values);
+        reckoning.give(self.field, row);
         if let Some((labels, _)) = &self.labels {
-            reckoning.give(*labels, ids);
+            reckoning.give(*labels, row);
         }
     }
 
@@ -186,8 +197,10 @@ impl Operation for Chat {
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let conversation = text_of(&sample.fields[self.field], "chat", self.max_text_bytes)?;
         let tools = &mut sample.tools.texts;
+        let most =
+            usize::try_from(most_text_bytes(conversation.len() as u64)).unwrap_or(usize::MAX);
         self.template
-            .render(conversation, self.adds_prompt, &mut tools.rendered)
+            .render(conversation, self.adds_prompt, most, &mut tools.rendered)
             .map_err(Defect)?;
         self.tokenizer
             .encode(&tools.rendered.text, &self.options, &mut tools.tokens)

@@ -7,19 +7,12 @@ use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use crate::texts::{
-    Cut, MAX_TEXT_BYTES, PadToken, RowLength, SCRATCH_PER_BYTE, add, as_element, rename,
-    set_length, text_of,
+    Cut, MAX_TEXT_BYTES, PadToken, RowLength, add, as_element, rename, set_length, text_of,
 };
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section};
 use forebay_order::Draws;
-use forebay_text::{Options, Tokenizer};
-
-/// The largest size of the ids for each byte of the text. Compatibility normalisation makes at most 11 bytes of one, and
-/// each byte is at most one token.
-const IDS_PER_BYTE: u64 = 11 * 4;
-/// The memory of the ids that are added to a text.
-const ADDED_BYTES: u64 = 4096;
+use forebay_text::{Options, Tokenizer, Tokens};
 
 forebay_keys::keys! {
     /// a text becomes its tokens: int32, `[n]`, or `[max_length]` with `pad`
@@ -84,6 +77,20 @@ pub(crate) fn compile(
         arguments.parse_special_tokens,
         most.map(|most| (most, arguments.cut.into())),
     );
+    if let Some(most) = most {
+        let alone = Options::new(arguments.add_special_tokens, true, None);
+        let mut added = Tokens::default();
+        tokenizer
+            .encode("", &alone, &mut added)
+            .map_err(|error| section.error(error.to_string()))?;
+        if most <= added.ids().len() {
+            let count = added.ids().len();
+            let message = format!(
+                "the tokenizer adds {count} tokens to each text, so `max_length` is above {count}"
+            );
+            return Err(section.error_at("max_length", message));
+        }
+    }
     let max_text_bytes = arguments.max_bytes;
     Ok(Box::new(Tokenize { field, length_field, tokenizer, options, rows, max_text_bytes }))
 }
@@ -91,11 +98,9 @@ pub(crate) fn compile(
 impl Operation for Tokenize {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         let text_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
-        let ids = text_bytes.saturating_mul(IDS_PER_BYTE).saturating_add(ADDED_BYTES);
-        let ids = self.rows.most.map_or(ids, |most| ids.min((most as u64).saturating_mul(4)));
-        let scratch = text_bytes.saturating_mul(SCRATCH_PER_BYTE);
-        reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(scratch + ids);
-        reckoning.give(self.field, ids);
+        let (scratch, row) = self.rows.memory(&self.tokenizer, text_bytes);
+        reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(scratch);
+        reckoning.give(self.field, row);
     }
 
     fn file_digest(&self) -> Option<[u8; 32]> {

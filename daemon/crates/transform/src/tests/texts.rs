@@ -97,7 +97,7 @@ fn mistakes_name_their_argument() {
         (
             &["caption"],
             ", max_length = 4, pad = \"<none>\"",
-            "the tokenizer has no token \"<none>\"; give its number",
+            "the tokenizer has no added token \"<none>\"; give its number",
         ),
         (
             &["caption", "label"],
@@ -108,6 +108,12 @@ fn mistakes_name_their_argument() {
             &["caption", "label"],
             ", max_length = 4, length = \"label\"",
             "there is a field `label` already",
+        ),
+        (&["caption"], ", max_length = 4, pad = 70000", "the tokenizer's largest token is"),
+        (
+            &["caption"],
+            ", max_length = 2, pad = 0",
+            "adds 2 tokens to each text, so `max_length` is above 2",
         ),
         (&["label"], "", "`tokenize` needs a text, and the dataset has none"),
         (
