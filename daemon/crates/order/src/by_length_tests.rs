@@ -219,6 +219,30 @@ fn fewer_samples_than_ranks_are_refused() {
 }
 
 #[test]
+fn pools_of_fewer_samples_than_ranks_are_refused() {
+    let case = Case { lengths: vec![3; 23], pool: 4, ..case() };
+    let dealing =
+        Dealing { seed: 1, is_shuffled: true, epochs: Some(1), batch_size: 1, last: Last::Drop };
+    let schedule = |last, rank, world_size| {
+        let dealing = Dealing { last, ..dealing };
+        let by_length = case.by_length(100);
+        Schedule::by_length(Selection::Once(23), dealing, rank, world_size, by_length)
+    };
+    for last in [Last::Drop, Last::Short] {
+        let error = schedule(last, 0, 5).unwrap_err();
+        assert_eq!(error, OrderError::PoolBelowRanks { pool: 4, world_size: 5 });
+        assert!(error.to_string().contains("raise `order.pool`"), "{error}");
+    }
+    // Ranks as many as a pool's samples have one batch of it each.
+    assert_eq!(schedule(Last::Drop, 0, 4).unwrap().batches_of(0), 5);
+    // Padded, each pool is a step.
+    let ranks: Vec<_> = (0..5).map(|rank| schedule(Last::Pad, rank, 5).unwrap()).collect();
+    let (rows, end, steps) = deliver(&ranks, Position::default(), u64::MAX, 100);
+    assert_eq!((end, steps), (Position { epoch: 1, samples: 0 }, 5));
+    assert_eq!(distinct(&rows), (0..23).collect::<Vec<_>>());
+}
+
+#[test]
 fn steps_are_in_another_order_each_epoch_and_not_sorted() {
     let case = case();
     let ranks = case.world(1, case.budget);

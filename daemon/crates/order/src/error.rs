@@ -115,6 +115,17 @@ pub enum OrderError {
         /// The number of ranks that share the stream.
         world_size: u32,
     },
+    /// Batches by length and pools of fewer samples than ranks.
+    #[error(
+        "a pool of {pool} samples gives no batch to some of {world_size} ranks, so none would have any; raise `order.pool` \
+         to several steps' samples, or set `batch.last = \"pad\"`"
+    )]
+    PoolBelowRanks {
+        /// Samples of a pool.
+        pool: u64,
+        /// The number of ranks that share the stream.
+        world_size: u32,
+    },
     /// The epoch is past the last possible one.
     #[error("epoch {epoch} is past the last possible one, {}", MAX_EPOCH)]
     EpochTooLarge {
