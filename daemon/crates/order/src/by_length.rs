@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_protocol::cuts::{Cut, MAX_CUTS, Pools};
+use forebay_protocol::cuts::{Cut, MAX_CUT_SAMPLES, MAX_CUTS, Pools};
 use forebay_protocol::ids::Position;
 
 use super::cutting::{Steps, cut_into_steps};
@@ -423,6 +423,11 @@ impl LengthBatches {
         }
         if chain.len() > MAX_CUTS {
             return Err(OrderError::TooManyCuts { samples, epoch });
+        }
+        let (cuts, pool_samples) = (chain.len(), self.pools.end_of(pool) - start);
+        // A single cut is what every pool is planned with.
+        if cuts > 1 && pool_samples.saturating_mul(cuts as u64) > MAX_CUT_SAMPLES {
+            return Err(OrderError::CutsTooLong { samples, epoch, cuts, pool: pool_samples });
         }
         begun.begun = Some((epoch, pool, chain.into()));
         Ok(begun)

@@ -205,6 +205,27 @@ fn positions_inside_a_step_are_refused() {
 }
 
 #[test]
+fn work_for_a_chain_is_bounded() {
+    // A pool of 3 Mi samples: two cuts are too many, one is not.
+    let samples: u32 = 3 << 20;
+    let case = Case { lengths: vec![1; samples as usize], pool: samples.into(), ..case() };
+    let ranks = case.world(2, case.budget);
+    let Pools { cut, .. } = ranks[0].pools().unwrap();
+    let begun = |position: u64, cuts: &[Cut]| {
+        let batches = ranks[0].by_length.as_ref().unwrap();
+        batches.begin(Position { epoch: 0, samples: position }, cuts).map(|begun| begun.begun)
+    };
+    assert!(begun(32, &[cut]).unwrap().is_some());
+    let other = Cut { world_size: 3, ..cut };
+    let error = begun(48, &[other]).unwrap_err();
+    let expected = OrderError::CutsTooLong { samples: 48, epoch: 0, cuts: 2, pool: samples.into() };
+    assert_eq!(error, expected);
+    assert!(error.to_string().contains("at most 4194304"), "{error}");
+    // At a border of pools there is nothing to find.
+    assert!(begun(0, &[other]).unwrap().is_none());
+}
+
+#[test]
 fn fewer_samples_than_ranks_are_refused() {
     let case = Case { lengths: vec![1, 2], ..case() };
     let dealing =

@@ -1,6 +1,6 @@
 //! Errors of an order or of a position in it.
 
-use forebay_protocol::cuts::MAX_CUTS;
+use forebay_protocol::cuts::{MAX_CUT_SAMPLES, MAX_CUTS};
 
 /// Why a schedule cannot be created, or a position cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,6 +104,23 @@ pub enum OrderError {
         samples: u64,
         /// The position's epoch.
         epoch: u64,
+    },
+    /// A large pool that was continued too often with other cuts.
+    #[error(
+        "the pool of position {samples} of epoch {epoch} has {pool} samples and would be cut {cuts} times to find which of \
+         them were consumed; the cuts times the samples are at most {}. Resume at the world size and budget of the last \
+         session until the pool has ended, or seek to a multiple of `order.pool`",
+        MAX_CUT_SAMPLES
+    )]
+    CutsTooLong {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+        /// The cuts, with that of the session.
+        cuts: usize,
+        /// The samples of the pool.
+        pool: u64,
     },
     /// Batches by length and fewer samples than ranks.
     #[error(
