@@ -297,6 +297,39 @@ fn each_epoch_is_counted_once() {
 }
 
 #[test]
+fn what_was_used_last_is_kept() {
+    let case = Case { pool: 1, ..case() };
+    let by_length = case.by_length(case.budget);
+    let dealing =
+        Dealing { seed: 1, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
+    let selection = Selection::Once(200);
+    let schedule = Schedule::by_length(selection, dealing, 0, 1, Arc::clone(&by_length)).unwrap();
+    for epoch in 0..64 {
+        schedule.batches_of(epoch);
+    }
+    schedule.batches_of(0);
+    schedule.batches_of(64);
+    assert!(!schedule.should_count(0), "used since");
+    assert!(schedule.should_count(1), "not used for longest");
+    let order = schedule.epoch(0);
+    (0..200).for_each(|position| assert!(order.draw_at(position).sample.0 < 200));
+    // Each sample is a pool, a step and a batch: the most memory.
+    let kept = by_length.kept();
+    let plan = |plan: &PoolPlan| {
+        4 * (plan.order.capacity() + plan.ends.capacity() + plan.starts.len() - 1)
+    };
+    let plans: usize = kept.plans.iter().map(|(_, kept)| plan(kept)).sum();
+    let counts = |counts: &Counts| 8 * counts.before.len() + 4 * counts.rests.len();
+    let counts: usize = kept.counts.iter().map(|(_, kept)| counts(kept)).sum();
+    assert_eq!((kept.plans.len(), kept.counts.len()), (64, 64));
+    assert!(((plans + counts + 4 * 200) as u64) <= by_length.memory_bytes(200));
+    // Of the largest pools, as many as were always kept.
+    let large = Case { pool: 4 << 20, ..case };
+    assert_eq!(large.by_length(100).kept_plans(), 16);
+    assert_eq!((kept_counts(1), kept_counts(u64::MAX)), (64, 4));
+}
+
+#[test]
 fn samples_that_are_left_out_never_come() {
     let case = case();
     let except = crate::Except::new(200, vec![0, 7, 199]).unwrap();
