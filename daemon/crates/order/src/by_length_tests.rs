@@ -202,6 +202,11 @@ fn positions_inside_a_step_are_refused() {
     assert!(matches!(error, OrderError::TooManyCuts { .. }));
     let past = Position { epoch: 0, samples: 201 };
     assert!(matches!(refusal(past, &[]), OrderError::BehindTheEpoch { .. }));
+    let plans = || ranks[0].by_length.as_ref().unwrap().of.kept().plans.len();
+    let before = plans();
+    let late = Position { epoch: u64::MAX, samples: 1 };
+    assert_eq!(refusal(late, &[]), OrderError::EpochTooLarge { epoch: u64::MAX });
+    assert_eq!(plans(), before, "nothing is planned for it");
 }
 
 #[test]

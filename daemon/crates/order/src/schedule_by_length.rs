@@ -63,10 +63,10 @@ impl Schedule {
         position: Position,
         cuts: &[Cut],
     ) -> Result<(Self, Position), OrderError> {
+        // Before anything is planned for it.
+        self.check(position)?;
         let mut schedule = self.clone();
-        if let Some(batches) = &self.by_length
-            && position.samples <= self.samples
-        {
+        if let Some(batches) = &self.by_length {
             let begun = batches.begin(position, cuts)?;
             let pool = begun.pools.pool_of(position.samples);
             let place = position.samples - begun.pools.start_of(pool);
@@ -77,7 +77,7 @@ impl Schedule {
                 return Err(OrderError::BetweenSteps { samples, epoch });
             }
         }
-        let position = schedule.normalise(position)?;
+        let position = schedule.step_over_end(position);
         Ok((schedule, position))
     }
 
