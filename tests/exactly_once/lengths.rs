@@ -187,6 +187,8 @@ fn batches_are_the_same_after_a_daemon_is_killed_and_after_a_change_of_the_world
             while let Some(batch) = loader.next_batch().unwrap() {
                 batches.push(Taken::of(&batch));
                 if batches.len() % 5 == 4 && batches.len() / 5 < kills {
+                    // Only after the answer it is the process of a daemon that runs: the last one's kill may not be known yet.
+                    loader.stats().unwrap();
                     let process = loader.private_process().unwrap();
                     kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
                 }
