@@ -147,10 +147,12 @@ impl Loader {
     }
 
     /// Begins the next epoch: that of the last attach, seek or loaded state, else the one after the last epoch. An epoch
-    /// that has begun and not ended is given up, and its remaining batches are counted. Does not wait.
+    /// that has begun and not ended is given up, and its remaining batches are counted. Does not wait, except for the daemon's
+    /// answer to giving up an epoch of batches by length, which says the number of the new one's batches.
     ///
     /// # Errors
-    /// [`Error::EpochsFinished`] after the last configured epoch, and the errors of a connection that has ended.
+    /// [`Error::EpochsFinished`] after the last configured epoch, and the errors of a connection that has ended; those of
+    /// [`wait`](Self::wait), after which the call may be repeated.
     pub fn begin_epoch(&mut self) -> Result<(), Error> {
         self.ring.check_process()?;
         if self.status.is_open {
@@ -168,6 +170,9 @@ impl Loader {
                 self.send_seek(next, 0, Vec::new())?;
             }
             self.status.is_open = false;
+        }
+        if self.seeking && self.status.terms.pools.is_some() {
+            self.wait_for_seek()?;
         }
         if self.is_past_end(self.status.cursor.epoch()) {
             return Err(Error::EpochsFinished { epochs: self.status.terms.epochs.unwrap_or(0) });

@@ -12,6 +12,9 @@ use crate::ids::Position;
 /// The longest chain: how often a run may continue with other cuts inside one pool.
 pub const MAX_CUTS: usize = 64;
 
+/// The most samples for which a pool with a chain of several cuts is cut anew: the cuts times the samples of the pool.
+pub const MAX_CUT_SAMPLES: u64 = 4 << 20;
+
 /// What the steps of a pool are cut by, from a position on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cut {

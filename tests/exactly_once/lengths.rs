@@ -83,6 +83,28 @@ fn each_sample_comes_once_an_epoch_in_as_many_batches_on_each_rank() {
 }
 
 #[test]
+fn batches_of_an_epoch_are_known_when_the_one_before_was_given_up() {
+    let dir = TestDir::new();
+    data::sentences(&dir.path("data"), SAMPLES);
+    let config = dir.config("train.toml", &text(&dir, ""));
+    let mut loader = test_dir::loader(config.as_path(), 0, 1).attach().unwrap();
+    let mut counts = Vec::new();
+    for epoch in 0..8 {
+        loader.begin_epoch().unwrap();
+        let expected = loader.batches_per_epoch();
+        assert_eq!(loader.epoch(), 2 * epoch);
+        counts.push(expected);
+        let batches = take_epoch(&mut loader);
+        assert_eq!(batches.len() as u64, expected, "epoch {}", 2 * epoch);
+        // The next one is given up after a batch.
+        loader.next_batch().unwrap().unwrap();
+        counts.push(loader.batches_per_epoch());
+    }
+    assert!(counts.chunks(2).any(|pair| pair[0] != pair[1]), "epochs differ: {counts:?}");
+    assert!(loader.given_up() > 0);
+}
+
+#[test]
 fn other_world_sizes_and_budgets_continue_inside_a_pool() {
     let dir = TestDir::new();
     data::sentences(&dir.path("data"), SAMPLES);
@@ -165,6 +187,8 @@ fn batches_are_the_same_after_a_daemon_is_killed_and_after_a_change_of_the_world
             while let Some(batch) = loader.next_batch().unwrap() {
                 batches.push(Taken::of(&batch));
                 if batches.len() % 5 == 4 && batches.len() / 5 < kills {
+                    // Only after the answer it is the process of a daemon that runs: the last one's kill may not be known yet.
+                    loader.stats().unwrap();
                     let process = loader.private_process().unwrap();
                     kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
                 }

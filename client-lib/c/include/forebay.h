@@ -178,7 +178,7 @@ int forebay_loader_try_next(forebay_loader *loader, forebay_batch **batch);
 int forebay_loader_wait(forebay_loader *loader);
 
 /* Begins the next epoch: that of the opening, seek or loaded state, else the one after the last epoch. The remaining batches
- * of an unfinished epoch are given up, and counted. */
+ * of an unfinished epoch are given up, and counted; with batches by length this waits for the daemon's answer. */
 int forebay_loader_begin_epoch(forebay_loader *loader);
 
 /* Seeks to an epoch's start, unless the position is in that epoch already. */

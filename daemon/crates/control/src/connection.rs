@@ -89,6 +89,7 @@ async fn converse(connection: Connection, host: Rc<Host>, meter: Rc<Meter>) -> R
         replay_requests: BTreeSet::new(),
         recorded,
         seeks: Vec::new(),
+        most_seeks: MAX_SEEKS,
         peer,
         meter,
     };
@@ -120,6 +121,8 @@ struct Client {
     recorded: mpsc::Sender<Recorded>,
     /// Read and not executed yet.
     seeks: Vec<Seek>,
+    /// How many of them are read together.
+    most_seeks: usize,
     /// The process whose share of the thread it uses.
     peer: Peer,
     meter: Rc<Meter>,
@@ -183,7 +186,7 @@ impl Client {
                                 if self.session.is_some() =>
                             {
                                 self.seeks.push(Seek { serial, position, substitutes, cuts });
-                                if self.seeks.len() == MAX_SEEKS {
+                                if self.seeks.len() >= self.most_seeks {
                                     break;
                                 }
                             }
@@ -460,6 +463,8 @@ impl Client {
         self.host.shares.charge_attach(self.peer, Instant::now(), begun.elapsed());
         let (number, terms) = attached?;
         self.session = Some(number);
+        // With batches by length each seek may plan a pool: other clients have their turn in between.
+        self.most_seeks = if terms.has_pools() { 1 } else { MAX_SEEKS };
         self.host.shares.on_attach(self.peer);
         let restart_state = self.host.restart_state.borrow().clone();
         if let Some(restart_state) = restart_state.filter(|_| takes_descriptors) {

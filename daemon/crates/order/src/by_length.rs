@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_protocol::cuts::{Cut, MAX_CUTS, Pools};
+use forebay_protocol::cuts::{Cut, MAX_CUT_SAMPLES, MAX_CUTS, Pools};
 use forebay_protocol::ids::Position;
 
 use super::cutting::{Steps, cut_into_steps};
@@ -21,11 +21,23 @@ use super::permutation::Permutation;
 use super::purpose;
 use super::schedule::EpochOrder;
 
-/// The plans that are kept: the present and the next pool of some sessions. The one that was not used for longest goes
-/// first.
-const KEPT_PLANS: usize = 16;
-/// The epochs whose steps are kept counted: the present and the next one of some sessions.
-const KEPT_COUNTS: usize = 4;
+/// The most plans, and the most epochs whose steps are kept counted: of the present and the next pool or epoch of as many
+/// sessions as may be at different places or world sizes. What was not used for longest goes first.
+const MOST_KEPT: usize = 64;
+/// Plans of large pools are kept up to this memory, and at least [`FEWEST_PLANS`].
+const KEPT_PLAN_BYTES: u64 = 32 << 20;
+const FEWEST_PLANS: usize = 16;
+/// Counts of many pools are kept up to this memory, and at least [`FEWEST_COUNTS`].
+const KEPT_COUNT_BYTES: u64 = 4 << 20;
+const FEWEST_COUNTS: usize = 4;
+/// A sample's place, and the ends of its batch and step if it is the only one in them.
+const PLAN_BYTES_PER_SAMPLE: u64 = 3 * 4;
+/// Lengths, keys, costs and steps while a pool is cut.
+const CUTTING_BYTES_PER_SAMPLE: u64 = 40;
+/// As many pools are cut at once: by the engine, and by threads that count the next epoch.
+const CUT_AT_ONCE: u64 = 4;
+/// The steps before a pool, and its rest.
+const COUNT_BYTES_PER_POOL: u64 = 8 + 4;
 
 /// The lengths of a dataset's samples, and the bounds of a batch.
 #[derive(Debug)]
@@ -141,11 +153,17 @@ impl ByLength {
     #[must_use]
     pub fn memory_bytes(&self, positions: u64) -> u64 {
         let pools = positions / self.pool + 1;
-        // A place, the ends of batches and steps, and the sorted keys while a plan is made.
-        let plan = self.pool.min(positions).saturating_mul(2 * 4 + 3 * 4 + 8 + 8);
+        let of_sample = PLAN_BYTES_PER_SAMPLE * self.kept_plans() as u64
+            + CUTTING_BYTES_PER_SAMPLE * CUT_AT_ONCE;
+        let of_pool = COUNT_BYTES_PER_POOL * kept_counts(pools) as u64;
         (self.lengths.len() as u64 * 4)
-            .saturating_add(plan.saturating_mul(KEPT_PLANS as u64))
-            .saturating_add(pools.saturating_mul(12 * KEPT_COUNTS as u64))
+            .saturating_add(self.pool.min(positions).saturating_mul(of_sample))
+            .saturating_add(pools.saturating_mul(of_pool))
+    }
+
+    /// The most plans that are kept.
+    fn kept_plans(&self) -> usize {
+        kept_within(KEPT_PLAN_BYTES, PLAN_BYTES_PER_SAMPLE.saturating_mul(self.pool), FEWEST_PLANS)
     }
 
     /// The pools of an epoch of so many positions, and the cut for a world size.
@@ -190,7 +208,7 @@ impl ByLength {
         let start = pools.start_of(pool);
         let plan = Arc::new(PoolPlan::new(&lengths, start, chain, (seed, epoch, pool))?);
         let mut kept = self.kept();
-        if kept.plans.len() >= KEPT_PLANS {
+        if kept.plans.len() >= self.kept_plans() {
             kept.plans.remove(0);
         }
         kept.plans.push(((epoch, pool, Arc::clone(chain)), Arc::clone(&plan)));
@@ -205,8 +223,16 @@ impl ByLength {
         order: impl FnOnce() -> EpochOrder,
     ) -> Arc<Counts> {
         let key = (epoch, pools.cut);
-        if let Some((_, counts)) = self.kept().counts.iter().find(|(of, _)| *of == key) {
-            return Arc::clone(counts);
+        {
+            let mut kept = self.kept();
+            if let Some(number) = kept.counts.iter().position(|(of, _)| *of == key) {
+                kept.counts[number..].rotate_left(1);
+                return kept
+                    .counts
+                    .last()
+                    .map(|(_, counts)| Arc::clone(counts))
+                    .unwrap_or_default();
+            }
         }
         let order = order();
         let mut counts = Counts { before: vec![0], rests: Vec::new() };
@@ -225,7 +251,7 @@ impl ByLength {
         let mut kept = self.kept();
         kept.counting.remove(&key);
         if kept.counts.iter().all(|(of, _)| *of != key) {
-            if kept.counts.len() >= KEPT_COUNTS {
+            if kept.counts.len() >= kept_counts(pools.count()) {
                 kept.counts.remove(0);
             }
             kept.counts.push((key, Arc::clone(&counts)));
@@ -238,6 +264,16 @@ impl ByLength {
         let mut kept = self.kept();
         kept.counts.iter().all(|(of, _)| *of != (epoch, cut)) && kept.counting.insert((epoch, cut))
     }
+}
+
+/// The most epochs of so many pools whose steps are kept counted.
+fn kept_counts(pools: u64) -> usize {
+    kept_within(KEPT_COUNT_BYTES, COUNT_BYTES_PER_POOL.saturating_mul(pools), FEWEST_COUNTS)
+}
+
+/// How many results of `each` bytes are kept within `bytes`.
+fn kept_within(bytes: u64, each: u64, fewest: usize) -> usize {
+    usize::try_from(bytes / each.max(1)).unwrap_or(usize::MAX).clamp(fewest, MOST_KEPT)
 }
 
 impl Steps {
@@ -320,6 +356,8 @@ impl PoolPlan {
             plan.order.iter().for_each(|place| is_consumed[*place as usize] = true);
             left.retain(|place| !is_consumed[*place as usize]);
         }
+        plan.starts.shrink_to_fit();
+        plan.ends.shrink_to_fit();
         Ok(plan)
     }
 
@@ -423,6 +461,11 @@ impl LengthBatches {
         }
         if chain.len() > MAX_CUTS {
             return Err(OrderError::TooManyCuts { samples, epoch });
+        }
+        let (cuts, pool_samples) = (chain.len(), self.pools.end_of(pool) - start);
+        // A single cut is what every pool is planned with.
+        if cuts > 1 && pool_samples.saturating_mul(cuts as u64) > MAX_CUT_SAMPLES {
+            return Err(OrderError::CutsTooLong { samples, epoch, cuts, pool: pool_samples });
         }
         begun.begun = Some((epoch, pool, chain.into()));
         Ok(begun)

@@ -202,6 +202,32 @@ fn positions_inside_a_step_are_refused() {
     assert!(matches!(error, OrderError::TooManyCuts { .. }));
     let past = Position { epoch: 0, samples: 201 };
     assert!(matches!(refusal(past, &[]), OrderError::BehindTheEpoch { .. }));
+    let plans = || ranks[0].by_length.as_ref().unwrap().of.kept().plans.len();
+    let before = plans();
+    let late = Position { epoch: u64::MAX, samples: 1 };
+    assert_eq!(refusal(late, &[]), OrderError::EpochTooLarge { epoch: u64::MAX });
+    assert_eq!(plans(), before, "nothing is planned for it");
+}
+
+#[test]
+fn work_for_a_chain_is_bounded() {
+    // A pool of 3 Mi samples: two cuts are too many, one is not.
+    let samples: u32 = 3 << 20;
+    let case = Case { lengths: vec![1; samples as usize], pool: samples.into(), ..case() };
+    let ranks = case.world(2, case.budget);
+    let Pools { cut, .. } = ranks[0].pools().unwrap();
+    let begun = |position: u64, cuts: &[Cut]| {
+        let batches = ranks[0].by_length.as_ref().unwrap();
+        batches.begin(Position { epoch: 0, samples: position }, cuts).map(|begun| begun.begun)
+    };
+    assert!(begun(32, &[cut]).unwrap().is_some());
+    let other = Cut { world_size: 3, ..cut };
+    let error = begun(48, &[other]).unwrap_err();
+    let expected = OrderError::CutsTooLong { samples: 48, epoch: 0, cuts: 2, pool: samples.into() };
+    assert_eq!(error, expected);
+    assert!(error.to_string().contains("at most 4194304"), "{error}");
+    // At a border of pools there is nothing to find.
+    assert!(begun(0, &[other]).unwrap().is_none());
 }
 
 #[test]
@@ -216,6 +242,30 @@ fn fewer_samples_than_ranks_are_refused() {
     let error = schedule(Last::Drop).unwrap_err().to_string();
     assert!(error.contains("2 samples give no batch to some of 3 ranks"), "{error}");
     assert_eq!(schedule(Last::Pad).unwrap().batches_of(0), 1);
+}
+
+#[test]
+fn pools_of_fewer_samples_than_ranks_are_refused() {
+    let case = Case { lengths: vec![3; 23], pool: 4, ..case() };
+    let dealing =
+        Dealing { seed: 1, is_shuffled: true, epochs: Some(1), batch_size: 1, last: Last::Drop };
+    let schedule = |last, rank, world_size| {
+        let dealing = Dealing { last, ..dealing };
+        let by_length = case.by_length(100);
+        Schedule::by_length(Selection::Once(23), dealing, rank, world_size, by_length)
+    };
+    for last in [Last::Drop, Last::Short] {
+        let error = schedule(last, 0, 5).unwrap_err();
+        assert_eq!(error, OrderError::PoolBelowRanks { pool: 4, world_size: 5 });
+        assert!(error.to_string().contains("raise `order.pool`"), "{error}");
+    }
+    // Ranks as many as a pool's samples have one batch of it each.
+    assert_eq!(schedule(Last::Drop, 0, 4).unwrap().batches_of(0), 5);
+    // Padded, each pool is a step.
+    let ranks: Vec<_> = (0..5).map(|rank| schedule(Last::Pad, rank, 5).unwrap()).collect();
+    let (rows, end, steps) = deliver(&ranks, Position::default(), u64::MAX, 100);
+    assert_eq!((end, steps), (Position { epoch: 1, samples: 0 }, 5));
+    assert_eq!(distinct(&rows), (0..23).collect::<Vec<_>>());
 }
 
 #[test]
@@ -249,6 +299,39 @@ fn each_epoch_is_counted_once() {
     ranks[0].batches_of(1);
     assert!(!ranks[0].should_count(1), "it is counted");
     assert!(ranks[0].should_count(2));
+}
+
+#[test]
+fn what_was_used_last_is_kept() {
+    let case = Case { pool: 1, ..case() };
+    let by_length = case.by_length(case.budget);
+    let dealing =
+        Dealing { seed: 1, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
+    let selection = Selection::Once(200);
+    let schedule = Schedule::by_length(selection, dealing, 0, 1, Arc::clone(&by_length)).unwrap();
+    for epoch in 0..64 {
+        schedule.batches_of(epoch);
+    }
+    schedule.batches_of(0);
+    schedule.batches_of(64);
+    assert!(!schedule.should_count(0), "used since");
+    assert!(schedule.should_count(1), "not used for longest");
+    let order = schedule.epoch(0);
+    (0..200).for_each(|position| assert!(order.draw_at(position).sample.0 < 200));
+    // Each sample is a pool, a step and a batch: the most memory.
+    let kept = by_length.kept();
+    let plan = |plan: &PoolPlan| {
+        4 * (plan.order.capacity() + plan.ends.capacity() + plan.starts.len() - 1)
+    };
+    let plans: usize = kept.plans.iter().map(|(_, kept)| plan(kept)).sum();
+    let counts = |counts: &Counts| 8 * counts.before.len() + 4 * counts.rests.len();
+    let counts: usize = kept.counts.iter().map(|(_, kept)| counts(kept)).sum();
+    assert_eq!((kept.plans.len(), kept.counts.len()), (64, 64));
+    assert!(((plans + counts + 4 * 200) as u64) <= by_length.memory_bytes(200));
+    // Of the largest pools, as many as were always kept.
+    let large = Case { pool: 4 << 20, ..case };
+    assert_eq!(large.by_length(100).kept_plans(), 16);
+    assert_eq!((kept_counts(1), kept_counts(u64::MAX)), (64, 4));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Errors of an order or of a position in it.
 
-use forebay_protocol::cuts::MAX_CUTS;
+use forebay_protocol::cuts::{MAX_CUT_SAMPLES, MAX_CUTS};
 
 /// Why a schedule cannot be created, or a position cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +105,23 @@ pub enum OrderError {
         /// The position's epoch.
         epoch: u64,
     },
+    /// A large pool that was continued too often with other cuts.
+    #[error(
+        "the pool of position {samples} of epoch {epoch} has {pool} samples and would be cut {cuts} times to find which of \
+         them were consumed; the cuts times the samples are at most {}. Resume at the world size and budget of the last \
+         session until the pool has ended, or seek to a multiple of `order.pool`",
+        MAX_CUT_SAMPLES
+    )]
+    CutsTooLong {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+        /// The cuts, with that of the session.
+        cuts: usize,
+        /// The samples of the pool.
+        pool: u64,
+    },
     /// Batches by length and fewer samples than ranks.
     #[error(
         "{samples} samples give no batch to some of {world_size} ranks; use at most {samples} ranks"
@@ -112,6 +129,17 @@ pub enum OrderError {
     FewerSamplesThanRanksByLength {
         /// Samples in an epoch.
         samples: u64,
+        /// The number of ranks that share the stream.
+        world_size: u32,
+    },
+    /// Batches by length and pools of fewer samples than ranks.
+    #[error(
+        "a pool of {pool} samples gives no batch to some of {world_size} ranks, so none would have any; raise `order.pool` \
+         to several steps' samples, or set `batch.last = \"pad\"`"
+    )]
+    PoolBelowRanks {
+        /// Samples of a pool.
+        pool: u64,
         /// The number of ranks that share the stream.
         world_size: u32,
     },

@@ -214,6 +214,12 @@ impl Schedule {
     /// # Errors
     /// The position is past its epoch's end, which means another dataset.
     pub fn normalise(&self, position: Position) -> Result<Position, OrderError> {
+        self.check(position)?;
+        Ok(self.step_over_end(position))
+    }
+
+    /// Whether an epoch has such a position.
+    pub(super) const fn check(&self, position: Position) -> Result<(), OrderError> {
         if position.epoch >= MAX_EPOCH {
             return Err(OrderError::EpochTooLarge { epoch: position.epoch });
         }
@@ -224,7 +230,7 @@ impl Schedule {
                 samples: self.samples,
             });
         }
-        Ok(self.step_over_end(position))
+        Ok(())
     }
 
     /// Whether the configured epochs end at or before this position.

@@ -21,7 +21,8 @@ impl Schedule {
     /// samples of a pool that are fewer than ranks are left out, as with `Last::Drop`.
     ///
     /// # Errors
-    /// The rank is not below the world size, or there are fewer samples than ranks.
+    /// The rank is not below the world size; or, unless `dealing.last` is `Last::Pad`, an epoch or a pool has fewer
+    /// samples than ranks.
     pub fn by_length(
         selection: Selection,
         dealing: Dealing,
@@ -37,6 +38,11 @@ impl Schedule {
             return Err(OrderError::FewerSamplesThanRanksByLength { samples, world_size });
         }
         let pools = by_length.pools(samples, world_size);
+        // The last pool is at least as large as the first.
+        let pool = pools.end_of(0);
+        if pool < u64::from(world_size) && dealing.last != Last::Pad {
+            return Err(OrderError::PoolBelowRanks { pool, world_size });
+        }
         schedule.dealing = dealing;
         schedule.by_length = Some(LengthBatches::new(by_length, pools));
         Ok(schedule)
@@ -57,10 +63,10 @@ impl Schedule {
         position: Position,
         cuts: &[Cut],
     ) -> Result<(Self, Position), OrderError> {
+        // Before anything is planned for it.
+        self.check(position)?;
         let mut schedule = self.clone();
-        if let Some(batches) = &self.by_length
-            && position.samples <= self.samples
-        {
+        if let Some(batches) = &self.by_length {
             let begun = batches.begin(position, cuts)?;
             let pool = begun.pools.pool_of(position.samples);
             let place = position.samples - begun.pools.start_of(pool);
@@ -71,7 +77,7 @@ impl Schedule {
                 return Err(OrderError::BetweenSteps { samples, epoch });
             }
         }
-        let position = schedule.normalise(position)?;
+        let position = schedule.step_over_end(position);
         Ok((schedule, position))
     }
 
@@ -160,6 +166,7 @@ impl Schedule {
                 };
                 (rows, start + u64::from(step.end))
             }
+            None if self.dealing.last != Last::Pad => return None,
             // The rest of the pool: a row for each rank, of which the last ones are repeated.
             None => {
                 let rest = end - at.samples;

@@ -127,6 +127,7 @@ impl MemoryPlan {
                 // A session has the order of its epoch, and of the previous one until its last batch is made.
                 blocks.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
             }
+            Selection::Except(except) => except.memory_bytes(),
             _ => 0,
         };
         let order_bytes = order_bytes

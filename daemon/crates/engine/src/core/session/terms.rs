@@ -39,6 +39,16 @@ impl SessionTerms {
         matches!(self.frame, DaemonFrame::AttachedNamed { .. })
     }
 
+    /// Whether batches are by length, in pools.
+    pub fn has_pools(&self) -> bool {
+        match &self.frame {
+            DaemonFrame::Attached(terms) | DaemonFrame::AttachedNamed { terms, .. } => {
+                terms.pools.is_some()
+            }
+            _ => false,
+        }
+    }
+
     /// The answer to an attach with these segments.
     pub(super) fn new(terms: Attached, segments: [Segment; 3]) -> Self {
         let names = segments.each_ref().map(Segment::name);

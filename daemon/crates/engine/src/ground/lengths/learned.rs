@@ -23,6 +23,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use forebay_storage::location::SampleBytes;
 use forebay_storage::{Retries, StorageError};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{UNKNOWN, as_length, substitutes};
 use crate::ground::stream_error::StreamError;
@@ -133,12 +134,23 @@ fn save(path: &Path, key: &[u8; DIGEST_BYTES], lengths: &[u32]) -> io::Result<()
     bytes.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
     let digest = *blake3::hash(&bytes).as_bytes();
     bytes.extend(digest);
-    let beside = path_beside(path, &format!(".partial-{}", std::process::id()));
+    // Each process has another name, also one of the same number in another container; a file that a killed process has
+    // left is in nobody's way.
+    let beside = path_beside(path, &format!(".partial-{:016x}", random()?));
     let written = write_new(&beside, &bytes).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         let _ = std::fs::remove_file(&beside);
     }
     written
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -414,5 +426,17 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read(key, 3), None, "damaged");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn files_left_by_a_killed_process_do_not_prevent_saving() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.lengths");
+        let left = path_beside(&path, &format!(".partial-{}", std::process::id()));
+        std::fs::write(&left, "some").unwrap();
+        save(&path, &[7; 32], &[3]).unwrap();
+        assert_eq!(read_saved(&path, &[7; 32], 1, true).unwrap(), Some(vec![3]));
+        assert_eq!(std::fs::read(&left).unwrap(), b"some");
+        assert_ne!(random().unwrap(), random().unwrap());
     }
 }
