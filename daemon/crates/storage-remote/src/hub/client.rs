@@ -31,6 +31,7 @@ use super::name::{Kind, is_commit};
 use super::repository::Repository;
 use super::tree::next_page;
 use crate::client::{AsGiven, shown};
+use crate::pace::Pace;
 use crate::trace::{Refusal, Trace};
 use forebay_storage::error::RetryClass;
 
@@ -45,6 +46,8 @@ const MAX_LINKS_TRIED: u32 = 3;
 pub(crate) struct HubClient {
     http: HttpClient,
     repository: Arc<Repository>,
+    /// Spreads the requests over time, if that is configured. The turn is taken here, before the last look at the pauses.
+    pace: Option<Arc<Pace>>,
 }
 
 /// A page of a listing, and the URL of the next one.
@@ -74,6 +77,22 @@ fn refused(what: String, class: RetryClass) -> Error {
     error
 }
 
+/// Ends a call while the server allows no requests.
+fn refuse_in_pause(server: &str, service: Service) -> Result<(), Error> {
+    let Some(left) = limits::left(server, service) else { return Ok(()) };
+    let what = format!(
+        "{server} allows no requests for {} s more: a rate limit is reached",
+        left.as_secs() + 1
+    );
+    let error = failed(what.clone());
+    let refusal = Refusal { what, class: RetryClass::Outage, retry_after: Some(left) };
+    Trace::update(|trace| {
+        let limit_bytes = trace.limit_bytes;
+        *trace = Trace { limit_bytes, refusal: Some(refusal), ..Trace::default() };
+    });
+    Err(error)
+}
+
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
@@ -95,8 +114,12 @@ fn is_stale(status: StatusCode) -> bool {
 }
 
 impl HubClient {
-    pub(crate) const fn new(http: HttpClient, repository: Arc<Repository>) -> Self {
-        Self { http, repository }
+    pub(crate) const fn new(
+        http: HttpClient,
+        repository: Arc<Repository>,
+        pace: Option<Arc<Pace>>,
+    ) -> Self {
+        Self { http, repository, pace }
     }
 
     /// A file or a part of it; with `head` only its size and tag.
@@ -212,18 +235,11 @@ impl HubClient {
     ) -> Result<HttpResponse, Error> {
         let uri = Uri::try_from(url).map_err(|error| failed(error.to_string()))?;
         let server = uri.authority().map(ToString::to_string).unwrap_or_default();
-        if let Some(left) = limits::left(&server, service) {
-            let what = format!(
-                "{server} allows no requests for {} s more: a rate limit is reached",
-                left.as_secs() + 1
-            );
-            let error = failed(what.clone());
-            let refusal = Refusal { what, class: RetryClass::Outage, retry_after: Some(left) };
-            Trace::update(|trace| {
-                let limit_bytes = trace.limit_bytes;
-                *trace = Trace { limit_bytes, refusal: Some(refusal), ..Trace::default() };
-            });
-            return Err(error);
+        refuse_in_pause(&server, service)?;
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
+            // A pause may have begun meanwhile.
+            refuse_in_pause(&server, service)?;
         }
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = method;

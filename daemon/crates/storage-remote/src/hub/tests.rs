@@ -1,10 +1,24 @@
-//! Requests for files, over servers that send exact bytes: links that move, expire and lead elsewhere.
+//! Requests for files, over servers that send exact bytes: links that move, expire and lead elsewhere, pauses and turns.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use object_store::GetOptions;
+use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::path::Path as Key;
+
+use super::limits::{Service, note};
+use super::{HubClient, Repository, RepositoryName};
 use crate::RemoteObjects;
+use crate::keys::RemoteKeys;
+use crate::pace::Pace;
 use crate::scripted_server::{ScriptedServer, Step, answer};
-use forebay_keys::Section;
+use crate::trace::Trace;
+use forebay_keys::{Section, Value};
 use forebay_storage::error::StorageError;
 use forebay_storage::location::{FileId, FileTable, Location};
 use forebay_storage::version::ObjectStamp;
@@ -120,4 +134,61 @@ fn redirect_without_a_location_is_refused_at_once() {
         assert!(error.to_string().contains("without a usable header Location"), "{error}");
         assert_eq!(endpoint.counts(), [1]);
     }
+}
+
+/// Counts requests.
+#[derive(Debug, Clone, Default)]
+struct Counter(Arc<AtomicU64>);
+
+#[async_trait]
+impl HttpService for Counter {
+    async fn call(&self, _request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(HttpResponse::new(bytes::Bytes::new().into()))
+    }
+}
+
+#[test]
+fn request_that_waits_for_its_turn_is_not_sent_in_a_pause_that_begins_meanwhile() {
+    let (name, _) = RepositoryName::parse("datasets/lab/cats").unwrap();
+    let server = "127.0.0.1:1";
+    let variable = |name: &str| (name == "HF_ENDPOINT").then(|| format!("http://{server}").into());
+    let repository = Arc::new(Repository::new(name, true, variable).unwrap());
+    let counter = Counter::default();
+    // The second request waits a second for its turn.
+    let pace = Some(Pace::of("test-of-pauses", 1.0));
+    let hub = HubClient::new(HttpClient::new(counter.clone()), repository, pace);
+    let key = Key::from("a");
+    let ask = || async {
+        let (result, trace) = Trace::of(u64::MAX, hub.get_opts(&key, GetOptions::default())).await;
+        (result.is_ok(), trace.refusal.map(|refusal| refusal.what).unwrap_or_default())
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        ask().await;
+        assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+        let begin = async {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, "100".parse().unwrap())]);
+            note(server, Service::Files, StatusCode::TOO_MANY_REQUESTS, &headers);
+        };
+        let ((is_ok, what), ()) = futures_util::future::join(ask(), begin).await;
+        assert!(!is_ok && what.contains("allows no requests for"), "{what}");
+    });
+    assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn repositories_of_an_endpoint_share_its_turns() {
+    let keys = vec![("requests_per_second".to_owned(), Value::Float(1.0).into())];
+    let section = Section::new("storage", Value::Table(keys).into(), Path::new("/")).unwrap();
+    let keys = RemoteKeys::of(&section).unwrap();
+    let pace = |url: &str, endpoint: &str| {
+        let address = crate::address::Address::parse(url).unwrap();
+        let variable = |name: &str| (name == "HF_ENDPOINT").then(|| endpoint.into());
+        crate::stores::Stores::new(&address, &keys, &variable).unwrap().pace_of_hub().unwrap()
+    };
+    let (one, other) = ("http://127.0.0.1:2", "http://127.0.0.1:3");
+    let cats = pace("hf://datasets/lab/cats/x", one);
+    assert!(cats.shares_turns_of(&pace("hf://buckets/lab/box", &format!("{one}/"))));
+    assert!(!cats.shares_turns_of(&pace("hf://datasets/lab/cats/x", other)));
 }
