@@ -10,6 +10,7 @@ import hashlib
 import http.server
 import json
 import re
+import threading
 import time
 import urllib.parse
 
@@ -195,6 +196,7 @@ class Hub:
         self.redirect_to, self.reads_a_link = None, 10**9
         # Of a 429 that is due: after how many requests, and its headers. When they were sent is in `pauses`.
         self.limits, self.pauses = [], []
+        self.limits_lock = threading.Lock()
         self.endpoint = self.storage = None
 
     @property
@@ -208,9 +210,10 @@ class Hub:
 
     def limit(self):
         """The headers of a 429 that is due: after so many requests, once."""
-        if self.limits and len(self.endpoint.requests) > self.limits[0][0]:
-            self.pauses.append(time.monotonic())
-            return self.limits.pop(0)[1]
+        with self.limits_lock:
+            if self.limits and len(self.endpoint.requests) > self.limits[0][0]:
+                self.pauses.append(time.monotonic())
+                return self.limits.pop(0)[1]
         return None
 
     def requests(self, part):

@@ -16,6 +16,8 @@ mod name;
 mod objects;
 mod refusal;
 mod repository;
+#[cfg(test)]
+mod tests;
 mod token;
 mod tree;
 

@@ -372,7 +372,7 @@ impl RemoteObjects {
         if !self.has_told_left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "{} has {} names that cannot be paths, the first is {:?}: they are left out, here and in other folders. \
-                 No part of a name may be empty, `.` or `..`; rename or remove these objects",
+                 No part of a name may be empty, `.` or `..` or have control characters; rename or remove these objects",
                 self.path(directory).display(),
                 left_out.count,
                 left_out.first,

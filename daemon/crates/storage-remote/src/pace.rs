@@ -38,6 +38,12 @@ impl Pace {
         tokio::time::sleep_until(at.into()).await;
     }
 
+    /// Whether another storage takes the same turns.
+    #[cfg(test)]
+    pub(super) fn shares_turns_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.next, &other.next)
+    }
+
     /// Takes the next turn.
     fn take(&self, now: Instant) -> Instant {
         let mut next = lock(&self.next);

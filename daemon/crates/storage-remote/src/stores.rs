@@ -96,7 +96,7 @@ enum Provider {
     Gs(Box<GoogleCloudStorageBuilder>),
     Az(Box<MicrosoftAzureBuilder>),
     Web(Url),
-    Hub(Arc<Repository>),
+    Hub(Arc<Repository>, Option<Arc<Pace>>),
 }
 
 impl Stores {
@@ -133,8 +133,11 @@ impl Stores {
         let is_loopback =
             asked.and_then(|url| Url::parse(url).ok()).is_some_and(|url| is_loopback(&url))
                 || repository.as_ref().is_some_and(|hub| hub.endpoint.is_loopback());
-        let server = keys.endpoint.as_deref().unwrap_or(&address.base);
-        let pace = keys.requests_per_second.map(|rate| Pace::of(server, rate));
+        let hub = repository.as_ref().map(|repository| repository.endpoint.origin());
+        let server = hub.as_deref().or(keys.endpoint.as_deref()).unwrap_or(&address.base);
+        let mut pace = keys.requests_per_second.map(|rate| Pace::of(server, rate));
+        // The hub's own client takes the turns.
+        let pace_of_hub = if repository.is_some() { pace.take() } else { None };
         let (stall, addresses) = (keys.stall, Arc::default());
         let names_are_bytes = address.scheme == Scheme::Web;
         let terms =
@@ -151,7 +154,7 @@ impl Stores {
             Scheme::Hub => {
                 let repository = repository.ok_or("the URL names no repository of the hub")?;
                 let identity = repository.identity();
-                (Provider::Hub(Arc::new(repository)), identity)
+                (Provider::Hub(Arc::new(repository), pace_of_hub), identity)
             }
         };
         Ok(Self { provider, connector: data, identity, process })
@@ -160,7 +163,16 @@ impl Stores {
     /// The hub's repository, if these are its files.
     pub(super) const fn repository(&self) -> Option<&Arc<Repository>> {
         match &self.provider {
-            Provider::Hub(repository) => Some(repository),
+            Provider::Hub(repository, _) => Some(repository),
+            _ => None,
+        }
+    }
+
+    /// How requests to the hub are spread over time.
+    #[cfg(test)]
+    pub(super) fn pace_of_hub(&self) -> Option<Arc<Pace>> {
+        match &self.provider {
+            Provider::Hub(_, pace) => pace.clone(),
             _ => None,
         }
     }
@@ -188,8 +200,9 @@ impl Stores {
                 let listing = Listing::Web(self.connector.client()?, url.clone());
                 Ok(Store { objects: Objects::Provider(objects), listing })
             }
-            Provider::Hub(repository) => {
-                let hub = HubClient::new(self.connector.client()?, Arc::clone(repository));
+            Provider::Hub(repository, pace) => {
+                let (http, pace) = (self.connector.client()?, pace.clone());
+                let hub = HubClient::new(http, Arc::clone(repository), pace);
                 Ok(Store { objects: Objects::Hub(hub.clone()), listing: Listing::Hub(hub) })
             }
         }

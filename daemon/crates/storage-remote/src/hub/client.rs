@@ -4,6 +4,7 @@
 //! ```text
 //! link unknown ──ask the endpoint──► it sends the file, or a link ──ask the link's host──► it sends the file
 //! link known   ──ask the link's host──► it sends the file, or refuses: the link has expired and is forgotten; once more
+//!                                       (the endpoint redirects instead, if the repository has a new name now)
 //! ```
 //! Only the endpoint gets the token.
 
@@ -25,11 +26,12 @@ use serde::Deserialize;
 use url::Url;
 
 use super::limits::{self, Service};
-use super::links::{Link, Slot};
+use super::links::Link;
 use super::name::{Kind, is_commit};
 use super::repository::Repository;
 use super::tree::next_page;
 use crate::client::{AsGiven, shown};
+use crate::pace::Pace;
 use crate::trace::{Refusal, Trace};
 use forebay_storage::error::RetryClass;
 
@@ -44,6 +46,8 @@ const MAX_LINKS_TRIED: u32 = 3;
 pub(crate) struct HubClient {
     http: HttpClient,
     repository: Arc<Repository>,
+    /// Spreads the requests over time, if that is configured. The turn is taken here, before the last look at the pauses.
+    pace: Option<Arc<Pace>>,
 }
 
 /// A page of a listing, and the URL of the next one.
@@ -73,6 +77,22 @@ fn refused(what: String, class: RetryClass) -> Error {
     error
 }
 
+/// Ends a call while the server allows no requests.
+fn refuse_in_pause(server: &str, service: Service) -> Result<(), Error> {
+    let Some(left) = limits::left(server, service) else { return Ok(()) };
+    let what = format!(
+        "{server} allows no requests for {} s more: a rate limit is reached",
+        left.as_secs() + 1
+    );
+    let error = failed(what.clone());
+    let refusal = Refusal { what, class: RetryClass::Outage, retry_after: Some(left) };
+    Trace::update(|trace| {
+        let limit_bytes = trace.limit_bytes;
+        *trace = Trace { limit_bytes, refusal: Some(refusal), ..Trace::default() };
+    });
+    Err(error)
+}
+
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
@@ -81,14 +101,25 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text(headers, name)?.trim().parse().ok()
 }
 
+/// Where a redirect leads.
+fn location_of(headers: &HeaderMap) -> Result<&str, Error> {
+    let location = text(headers, LOCATION.as_str()).filter(|location| !location.trim().is_empty());
+    let what = "it redirects without a usable header Location: is HF_ENDPOINT the hub?";
+    location.ok_or_else(|| refused(what.to_owned(), RetryClass::Never))
+}
+
 /// Whether a kept link no longer works. Storage hosts differ in the status for a signature that has expired.
 fn is_stale(status: StatusCode) -> bool {
     matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410)
 }
 
 impl HubClient {
-    pub(crate) const fn new(http: HttpClient, repository: Arc<Repository>) -> Self {
-        Self { http, repository }
+    pub(crate) const fn new(
+        http: HttpClient,
+        repository: Arc<Repository>,
+        pace: Option<Arc<Pace>>,
+    ) -> Self {
+        Self { http, repository, pace }
     }
 
     /// A file or a part of it; with `head` only its size and tag.
@@ -131,14 +162,16 @@ impl HubClient {
                     self.ask(Service::Files, Method::GET, &link.url, range, link.is_own).await?
                 }
             };
-            if is_stale(response.status()) && known.is_some() && tries < MAX_LINKS_TRIED {
+            let status = response.status();
+            let has_moved = link.is_own && status.is_redirection();
+            if (is_stale(status) || has_moved) && known.is_some() && tries < MAX_LINKS_TRIED {
                 let mut held = slot.link.lock().await;
                 if held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &link)) {
                     *held = None;
                 }
                 continue;
             }
-            return self.finish((key, &slot), response, range, &link);
+            return self.finish(key, response, range, &link);
         }
         unreachable!("the last try returns")
     }
@@ -169,7 +202,7 @@ impl HubClient {
                 said.tag = said.tag.or_else(|| text(headers, ETAG.as_str()).map(str::to_owned));
                 return Ok((said.link(url.to_string(), true), Some(response)));
             }
-            let location = text(headers, LOCATION.as_str()).unwrap_or_default();
+            let location = location_of(headers)?;
             let Ok(target) = url.join(location) else {
                 return Err(refused(
                     "it redirects to what is no URL".to_owned(),
@@ -202,18 +235,11 @@ impl HubClient {
     ) -> Result<HttpResponse, Error> {
         let uri = Uri::try_from(url).map_err(|error| failed(error.to_string()))?;
         let server = uri.authority().map(ToString::to_string).unwrap_or_default();
-        if let Some(left) = limits::left(&server, service) {
-            let what = format!(
-                "{server} allows no requests for {} s more: a rate limit is reached",
-                left.as_secs() + 1
-            );
-            let error = failed(what.clone());
-            let refusal = Refusal { what, class: RetryClass::Outage, retry_after: Some(left) };
-            Trace::update(|trace| {
-                let limit_bytes = trace.limit_bytes;
-                *trace = Trace { limit_bytes, refusal: Some(refusal), ..Trace::default() };
-            });
-            return Err(error);
+        refuse_in_pause(&server, service)?;
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
+            // A pause may have begun meanwhile.
+            refuse_in_pause(&server, service)?;
         }
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = method;
@@ -264,7 +290,7 @@ impl HubClient {
     /// The result of a response with a file.
     fn finish(
         &self,
-        (key, slot): (&Key, &Slot),
+        key: &Key,
         response: HttpResponse,
         range: Option<&GetRange>,
         link: &Link,
@@ -303,7 +329,7 @@ impl HubClient {
         if !is_as_asked {
             return Err(failed("the response has another range than was asked for"));
         }
-        let tag = self.tag_of(headers, slot, link);
+        let tag = self.tag_of(headers, link);
         let mut result = result_of(key, bytes, got, tag, text(headers, CONTENT_ENCODING.as_str()));
         let stream = response.into_body().bytes_stream();
         let stream = stream.map(|chunk| chunk.map_err(|error| failed(error.to_string())));
@@ -311,21 +337,20 @@ impl HubClient {
         Ok(result)
     }
 
-    /// The file's tag as the listing has it. If the storage host's tag on a kept connection differs from its first one, the
-    /// response may belong to another file, and has the other tag.
-    fn tag_of(&self, headers: &HeaderMap, slot: &Slot, link: &Link) -> Option<String> {
-        let own = text(headers, ETAG.as_str()).map(str::to_owned);
+    /// The file's tag as the listing has it; another one if the response may belong to another file.
+    fn tag_of(&self, headers: &HeaderMap, link: &Link) -> Option<String> {
+        let own = text(headers, ETAG.as_str());
         if link.is_own {
             let mut said = Said::default();
             said.add(headers, self.repository.name.kind);
-            return said.tag.or(own);
+            return said.tag.or_else(|| own.map(str::to_owned));
         }
-        let is_first =
-            Trace::update(|trace| trace.answered.as_ref().is_none_or(|answered| answered.is_first));
-        match is_first.unwrap_or(true) || slot.first_tag.get_or_init(|| own.clone()) == &own {
-            true => link.tag.clone(),
-            false => own.or_else(|| Some("?".to_owned())),
-        }
+        let about = |trace: &mut Trace| {
+            let answered = trace.answered.as_ref()?;
+            Some((answered.is_first, answered.repeats_last))
+        };
+        let (is_first, repeats_last) = Trace::update(about).flatten().unwrap_or((true, false));
+        link.tag_of(own, is_first, repeats_last)
     }
 
     /// The present commit of the revision that the URL names.
@@ -368,7 +393,7 @@ impl HubClient {
             let response = self.ask(Service::Api, Method::GET, &url, None, true).await?;
             let status = response.status();
             if status.is_redirection() {
-                let location = text(response.headers(), LOCATION.as_str()).unwrap_or_default();
+                let location = location_of(response.headers())?;
                 let target = Url::parse(&url).and_then(|url| url.join(location)).ok();
                 match target.filter(|target| self.repository.endpoint.is_own(target)) {
                     Some(target) => url = target.to_string(),
@@ -405,7 +430,7 @@ impl Said {
 
     fn link(self, url: String, is_own: bool) -> Link {
         let Self { bytes, tag } = self;
-        Link { url, is_own, bytes, tag }
+        Link::new(url, is_own, bytes, tag)
     }
 }
 

@@ -52,6 +52,11 @@ impl Endpoint {
         self.url.scheme() == "https"
     }
 
+    /// Scheme, host and port.
+    pub(crate) fn origin(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+
     /// Its address if it is not the usual one.
     pub(crate) fn unusual(&self) -> Option<String> {
         let text = self.url.as_str().trim_end_matches('/');

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
+use crate::client::shown;
+
 /// The longest pause that is believed.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 /// The headers round to seconds.
 const ROUNDING: Duration = Duration::from_secs(1);
-/// The pause after a 429 that names none.
-const UNNAMED_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest pause after a 429, also if it names none.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +53,7 @@ pub(crate) fn note(server: &str, service: Service, status: StatusCode, headers: 
         pauses.insert((server.to_owned(), service), known);
     } else if known.is_none() {
         let policy = headers.get("ratelimit-policy").and_then(|policy| policy.to_str().ok());
-        let policy = policy.map_or(String::new(), |policy| format!(" ({policy})"));
+        let policy = policy.map_or(String::new(), |policy| format!(" ({})", shown(policy)));
         tracing::warn!(
             "{server} allows no further requests{policy}: all readers of this process pause for {:.0} s",
             pause.as_secs_f64().ceil()
@@ -66,9 +68,9 @@ fn pause_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let spent = lines.flat_map(|line| line.split(',')).filter_map(time_if_spent).max();
     let after = headers.get(RETRY_AFTER).and_then(|text| text.to_str().ok()?.trim().parse().ok());
     let after = after.filter(|_| is_busy).map(Duration::from_secs);
-    let unnamed = (status == StatusCode::TOO_MANY_REQUESTS).then_some(UNNAMED_PAUSE);
+    let least = (status == StatusCode::TOO_MANY_REQUESTS).then_some(MIN_PAUSE);
     let spent = spent.map(|seconds| Duration::from_secs(seconds).saturating_add(ROUNDING));
-    spent.max(after).or(unnamed).map(|pause| pause.min(MAX_PAUSE))
+    spent.max(after).max(least).filter(|pause| !pause.is_zero()).map(|pause| pause.min(MAX_PAUSE))
 }
 
 /// The seconds until requests are allowed again, of an item such as `"api";r=0;t=55` without remaining requests.
@@ -109,6 +111,8 @@ mod tests {
         assert_eq!(pause(503, &[("retry-after", "9")]), Some(9));
         assert_eq!(pause(429, &[("retry-after", "2"), ("ratelimit", "\"api\";r=0;t=5")]), Some(6));
         assert_eq!(pause(429, &[]), Some(1));
+        assert_eq!(pause(429, &[("retry-after", "0")]), Some(1));
+        assert_eq!(pause(503, &[("retry-after", "0")]), None);
         assert_eq!(pause(503, &[]), None);
     }
 

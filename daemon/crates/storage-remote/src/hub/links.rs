@@ -5,7 +5,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -22,15 +22,52 @@ pub(crate) struct Link {
     /// The file's size and tag, if the endpoint said them.
     pub(crate) bytes: Option<u64>,
     pub(crate) tag: Option<String>,
+    /// The tag in the storage host's responses to this link, empty if they have none, to detect a response that belongs to
+    /// another file. Another link may lead to a host with other tags.
+    host_tag: Mutex<Option<String>>,
 }
 
-/// What is known of a file.
+/// A file's link, if it is known. A thread that resolves it holds the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// A thread that resolves the link holds the lock.
     pub(crate) link: AsyncMutex<Option<Arc<Link>>>,
-    /// The tag in the storage host's first response, to detect a response that belongs to another file.
-    pub(crate) first_tag: OnceLock<Option<String>>,
+}
+
+impl Link {
+    pub(crate) const fn new(
+        url: String,
+        is_own: bool,
+        bytes: Option<u64>,
+        tag: Option<String>,
+    ) -> Self {
+        Self { url, is_own, bytes, tag, host_tag: Mutex::new(None) }
+    }
+
+    /// The file's tag for a response of the storage host with this tag. A response on a kept connection that differs from
+    /// the trusted ones, or repeats the one before while there is none, may belong to another file: it has another tag.
+    pub(crate) fn tag_of(
+        &self,
+        host_tag: Option<&str>,
+        is_first: bool,
+        repeats_last: bool,
+    ) -> Option<String> {
+        let said = host_tag.unwrap_or_default();
+        let mut trusted = self.host_tag.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_trusted = match trusted.as_deref() {
+            // A connection's first response is to its first request.
+            _ if is_first => true,
+            Some(trusted) => trusted == said,
+            None => !repeats_last,
+        };
+        if is_trusted {
+            if trusted.as_deref() != Some(said) {
+                *trusted = Some(said.to_owned());
+            }
+            return self.tag.clone();
+        }
+        let is_other = !said.is_empty() && self.tag.as_deref() != Some(said);
+        Some(if is_other { said } else { "?" }.to_owned())
+    }
 }
 
 /// See the module's head.
@@ -64,6 +101,30 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tag_of_a_doubtful_response_is_another() {
+        let link = || Link::new("u".to_owned(), false, None, Some("file".to_owned()));
+        // On a kept connection: trusted unless it repeats the response before.
+        let of_link = link();
+        assert_eq!(of_link.tag_of(Some("a"), false, false).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(Some("a"), false, true).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(Some("b"), false, false).as_deref(), Some("b"));
+        assert_eq!(of_link.tag_of(None, false, false).as_deref(), Some("?"));
+        // A new connection's first response is believed, and is what later ones are compared with.
+        assert_eq!(of_link.tag_of(Some("b"), true, false).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(Some("b"), false, false).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(Some("a"), false, false).as_deref(), Some("a"));
+        let of_link = link();
+        assert_eq!(of_link.tag_of(Some("a"), false, true).as_deref(), Some("a"));
+        assert_eq!(of_link.tag_of(Some("file"), false, true).as_deref(), Some("?"));
+        assert_eq!(of_link.tag_of(None, false, true).as_deref(), Some("?"));
+        assert_eq!(of_link.tag_of(Some("b"), true, false).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(Some("a"), false, false).as_deref(), Some("a"));
+        let of_link = link();
+        assert_eq!(of_link.tag_of(None, true, false).as_deref(), Some("file"));
+        assert_eq!(of_link.tag_of(None, false, true).as_deref(), Some("file"));
+    }
 
     #[test]
     fn links_are_bounded() {

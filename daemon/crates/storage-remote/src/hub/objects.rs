@@ -21,7 +21,7 @@ const DATASET: &str = "forebay::dataset";
 const MAX_PAGE_BYTES: u64 = 64 << 20;
 /// The most bytes of a response about a revision.
 const MAX_REVISION_BYTES: u64 = 1 << 20;
-/// How often a request of a listing is made before the listing fails; the pauses double.
+/// How often a request is made before it fails, as for a page of a listing; the pauses double.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// A longer pause is waited for by the caller, who says so; the listing continues at its page.
@@ -33,8 +33,8 @@ impl RemoteObjects {
         if repository.is_settled() {
             return Ok(());
         }
-        let commit = self.ask_commit()?;
-        if repository.pin(&commit).is_none() {
+        let commit = self.ask_commit(TRIES)?;
+        if repository.settle(&commit) {
             tracing::info!(
                 target: DATASET,
                 "{} reads commit {commit}, which {:?} names now",
@@ -45,10 +45,9 @@ impl RemoteObjects {
         Ok(())
     }
 
-    fn ask_commit(&self) -> Result<String, Refused> {
-        self.ask_hub("finding the revision of", "", MAX_REVISION_BYTES, async |hub| {
-            hub.commit().await
-        })
+    fn ask_commit(&self, tries: u32) -> Result<String, Refused> {
+        let request = ("finding the revision of", "", MAX_REVISION_BYTES);
+        self.ask_hub(tries, request, async |hub| hub.commit().await)
     }
 
     /// Reads the files of the commit that the index was made of; says so if the branch has moved since.
@@ -61,7 +60,8 @@ impl RemoteObjects {
             return;
         }
         let (url, revision) = (self.url().display(), &repository.name.revision);
-        match known.map_or_else(|| self.ask_commit(), Ok) {
+        // What is read does not depend on it, so that a network that is away delays no start.
+        match known.map_or_else(|| self.ask_commit(1), Ok) {
             Ok(now) if now != commit => tracing::warn!(
                 "{revision:?} of {url} has moved from commit {commit} to {now} since the index was made: the files of \
                  {commit} are read; `forebay index` reads those of the new commit"
@@ -80,9 +80,8 @@ impl RemoteObjects {
     /// Makes a request to the hub's API, again if it fails temporarily.
     fn ask_hub<T>(
         &self,
-        action: &'static str,
-        folder: &str,
-        limit_bytes: u64,
+        tries: u32,
+        (action, folder, limit_bytes): (&'static str, &str, u64),
         call: impl AsyncFn(&HubClient) -> Result<T, Error>,
     ) -> Result<T, Refused> {
         let mut pause = FIRST_PAUSE;
@@ -95,7 +94,7 @@ impl RemoteObjects {
             self.clients.give_back(client);
             Ok(result)
         };
-        for _ in 1..TRIES {
+        for _ in 1..tries {
             match ask() {
                 Err(Refused { error, .. })
                     if error.class() == RetryClass::Outage
@@ -144,8 +143,8 @@ impl RemoteObjects {
         let first = || (repository.tree_url(path).to_string(), Folders::default());
         let (mut url, mut folders) = begun.map_or_else(first, |(_, url, folders)| (url, folders));
         loop {
-            let page =
-                self.ask_hub("listing", folder, MAX_PAGE_BYTES, async |hub| hub.page(&url).await);
+            let request = ("listing", folder, MAX_PAGE_BYTES);
+            let page = self.ask_hub(TRIES, request, async |hub| hub.page(&url).await);
             let (page, next) = match page {
                 Ok(page) => page,
                 Err(Refused { error, .. }) => {

@@ -79,6 +79,17 @@ impl Repository {
         self.pinned().clone()
     }
 
+    /// Reads this commit from now on, unless another thread has settled on one. Whether it is this one. Anything else than a
+    /// commit is ignored.
+    pub(crate) fn settle(&self, commit: &str) -> bool {
+        let mut pinned = self.pinned();
+        let is_free = self.has_revisions() && is_commit(commit) && pinned.is_none();
+        if is_free {
+            *pinned = Some(commit.to_owned());
+        }
+        is_free
+    }
+
     /// Reads this commit from now on and returns the one before. Anything else than a commit is ignored.
     pub(crate) fn pin(&self, commit: &str) -> Option<String> {
         if !self.has_revisions() || !is_commit(commit) {
@@ -187,6 +198,20 @@ mod tests {
             format!("https://huggingface.co/api/datasets/a/b/tree/{commit}/c%2Fd?recursive=true")
         );
         assert!(repository(&format!("datasets/a/b@{commit}")).commit().is_some());
+    }
+
+    #[test]
+    fn first_of_two_threads_settles_the_commit() {
+        let dataset = repository("datasets/a/b");
+        let commits = ["1", "2"].map(|digit| digit.repeat(40));
+        assert!(!dataset.settle("main") && !dataset.is_settled());
+        assert!(dataset.settle(&commits[0]) && !dataset.settle(&commits[1]));
+        assert!(!dataset.settle(&commits[0]));
+        assert_eq!(dataset.commit().as_ref(), Some(&commits[0]));
+        // The commit of an index takes its place.
+        assert_eq!(dataset.pin(&commits[1]).as_ref(), Some(&commits[0]));
+        assert_eq!(dataset.commit().as_ref(), Some(&commits[1]));
+        assert!(!repository("buckets/a/b").settle(&commits[0]));
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl Token {
     pub(crate) fn find(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Self>, String> {
-        if let Some(text) = variable("HF_TOKEN").filter(|text| !text.is_empty()) {
+        let is_blank = |text: &OsString| text.to_str().is_some_and(|text| text.trim().is_empty());
+        if let Some(text) = variable("HF_TOKEN").filter(|text| !is_blank(text)) {
             let text = text.into_string().unwrap_or_else(|_| "\0".to_owned());
             return Self::new(&text, "HF_TOKEN".to_owned());
         }
@@ -105,6 +106,9 @@ mod tests {
         assert_eq!(find(&[("HF_HOME", path)]), some("hf_file"));
         assert_eq!(find(&[("HF_TOKEN_PATH", &file), ("HF_HOME", "/x")]), some("hf_file"));
         assert_eq!(find(&[("HF_HOME", path), ("HF_TOKEN", " hf_own ")]), some("hf_own"));
+        for blank in ["", " ", "\t \n"] {
+            assert_eq!(find(&[("HF_HOME", path), ("HF_TOKEN", blank)]), some("hf_file"));
+        }
         let cache = folder.path().join("huggingface");
         std::fs::create_dir(&cache).unwrap();
         std::fs::rename(&file, cache.join("token")).unwrap();

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::HeaderMap;
 use http::header::LINK;
+use object_store::path::Path as Key;
 use serde::Deserialize;
 
 use forebay_storage::version::ObjectStamp;
@@ -17,6 +18,10 @@ use super::name::Kind;
 const MAX_ENTRIES: usize = 1 << 27;
 /// The most pages without an entry.
 const MAX_EMPTY_PAGES: u32 = 1000;
+/// The longest path. Each folder above a file is kept by its own path.
+const MAX_PATH_BYTES: usize = 4096;
+/// The most characters of an unusable name in a message.
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// A page of a listing, as the hub sends it.
 #[derive(Debug, Deserialize)]
@@ -49,7 +54,7 @@ pub(crate) struct Folders {
     known: BTreeSet<String>,
     entries: usize,
     empty_pages: u32,
-    /// Names that cannot be paths; the first.
+    /// Names that cannot be paths; the first, shortened.
     pub(crate) unusable: u64,
     pub(crate) first_unusable: String,
 }
@@ -86,7 +91,7 @@ impl Folders {
             if !is_usable(&found.path) {
                 self.unusable += 1;
                 if self.first_unusable.is_empty() {
-                    self.first_unusable = found.path;
+                    self.first_unusable = found.path.chars().take(MAX_SHOWN_CHARS).collect();
                 }
                 continue;
             }
@@ -97,21 +102,19 @@ impl Folders {
 
     /// Adds an entry to its folder, and the folders above it up to `root` to theirs.
     fn place(&mut self, root: &str, path: &str, stamp: Option<ObjectStamp>) {
-        let below = match root {
+        let is_below = match root {
             "" => !path.is_empty(),
             root => path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')),
         };
-        if !below {
+        if !is_below {
             return;
         }
-        if stamp.is_none() && !self.known.insert(path.to_owned()) {
-            return;
+        let (mut path, mut stamp) = (path, stamp);
+        while path != root && (stamp.is_some() || self.known.insert(path.to_owned())) {
+            let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+            self.folders.entry(folder.to_owned()).or_default().insert(name.to_owned(), stamp);
+            (path, stamp) = (folder, None);
         }
-        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if folder != root && !self.known.contains(folder) {
-            self.place(root, folder, None);
-        }
-        self.folders.entry(folder.to_owned()).or_default().insert(name.to_owned(), stamp);
     }
 
     /// The entries by folder, also of folders without any.
@@ -133,8 +136,10 @@ fn stamp(kind: Kind, found: &Listed) -> ObjectStamp {
     ObjectStamp::new(bytes, tag.map(String::as_str))
 }
 
+/// Whether a path can be requested: it has no control character and no part that is empty, `.` or `..`.
 fn is_usable(path: &str) -> bool {
-    path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains('\0')
+    (1..=MAX_PATH_BYTES).contains(&path.len())
+        && Key::parse(path).is_ok_and(|key| key.as_ref() == path)
 }
 
 /// The URL of the next page, of a header such as `Link: <https://…>; rel="next"`.
@@ -179,6 +184,10 @@ mod tests {
         (name.to_owned(), Some(ObjectStamp::new(bytes, Some(tag))))
     }
 
+    fn file_without_tag(name: &str) -> (String, Option<ObjectStamp>) {
+        (name.to_owned(), Some(ObjectStamp::new(0, None)))
+    }
+
     fn folder(name: &str) -> (String, Option<ObjectStamp>) {
         (name.to_owned(), None)
     }
@@ -217,6 +226,15 @@ mod tests {
         let page = r#"[{"type":"file","path":"a/../b"},{"type":"file","path":"a//b"},{"type":"file","path":"c"}]"#;
         folders.add(Kind::Dataset, "", page.as_bytes()).unwrap();
         assert_eq!((folders.unusable, folders.first_unusable.as_str()), (2, "a/../b"));
+        let page = r#"[{"type":"file","path":"a\u0001b"},{"type":"file","path":"a\nb"},{"type":"directory","path":"a\u007f"},
+            {"type":"file","path":"/a"},{"type":"file","path":"a/"},{"type":"file","path":"a\u0000"},{"type":"file","path":""}]"#;
+        folders.add(Kind::Dataset, "", page.as_bytes()).unwrap();
+        assert_eq!(folders.unusable, 9);
+        assert_eq!(
+            folders.finish().into_iter().collect::<Vec<_>>(),
+            [(String::new(), [file_without_tag("c")].into())]
+        );
+        let mut folders = Folders::default();
         for wrong in [
             "",
             "{}",
@@ -230,6 +248,22 @@ mod tests {
         let mut endless = Folders::default();
         let pages = (0..=MAX_EMPTY_PAGES + 1).map(|_| endless.add(Kind::Dataset, "", b"[]"));
         assert!(pages.last().unwrap().is_err());
+    }
+
+    #[test]
+    fn path_has_a_longest_length_and_any_number_of_parts() {
+        let mut folders = Folders::default();
+        let add = |folders: &mut Folders, path: &str| {
+            let page = serde_json::json!([{"type": "file", "path": path}]).to_string();
+            folders.add(Kind::Dataset, "", page.as_bytes()).unwrap();
+        };
+        add(&mut folders, &"a/".repeat(100_000));
+        add(&mut folders, &format!("{}b", "ä/".repeat(100_000)));
+        add(&mut folders, &"c".repeat(MAX_PATH_BYTES + 1));
+        assert_eq!((folders.unusable, folders.first_unusable.len()), (3, MAX_SHOWN_CHARS));
+        let longest = format!("{}dd", "d/".repeat(MAX_PATH_BYTES / 2 - 1));
+        add(&mut folders, &longest);
+        assert_eq!((folders.unusable, folders.finish().len()), (3, MAX_PATH_BYTES / 2));
     }
 
     #[test]
