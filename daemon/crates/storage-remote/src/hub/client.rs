@@ -143,9 +143,7 @@ impl HubClient {
                 None => {
                     let method = if options.head { Method::HEAD } else { Method::GET };
                     let (link, answer) = self.resolve(key, method, range).await?;
-                    let link = Arc::new(link);
-                    *held = Some(Arc::clone(&link));
-                    (link, answer)
+                    (slot.know(&mut held, link), answer)
                 }
             };
             drop(held);
@@ -165,10 +163,7 @@ impl HubClient {
             let status = response.status();
             let has_moved = link.is_own && status.is_redirection();
             if (is_stale(status) || has_moved) && known.is_some() && tries < MAX_LINKS_TRIED {
-                let mut held = slot.link.lock().await;
-                if held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &link)) {
-                    *held = None;
-                }
+                slot.forget(&link).await;
                 continue;
             }
             return self.finish(key, response, range, &link);
