@@ -33,7 +33,7 @@ const fn counted(length: u32, multiple_of: u32) -> u64 {
 }
 
 /// Cuts `places`, which are indices into `lengths`: in the order of the pool, which decides among samples of one length.
-/// A row above the budget is a batch of its own.
+/// A row above the budget is alone in its batch.
 #[must_use]
 pub fn cut_into_steps(places: &[u32], lengths: &[u32], cut: &Cut) -> Steps {
     let length_at = |place: u32| lengths.get(place as usize).copied().unwrap_or(0);

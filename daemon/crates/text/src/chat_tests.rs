@@ -94,7 +94,7 @@ fn tokens_and_masks_are_those_of_transformers() {
                     |said: &Range<usize>| bytes.start < said.end && bytes.end > said.start;
                 found.push(u8::from(rendered.said.iter().any(is_said)));
             });
-            // An unknown token stands for characters that its name does not have.
+            // An unknown token covers characters that its name does not contain.
             if spells.is_ok() {
                 spelled += 1;
                 assert_eq!(found, *mask, "{names}: {chat}");

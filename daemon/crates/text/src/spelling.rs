@@ -1,4 +1,4 @@
-//! Which bytes of a text each of its tokens stands for.
+//! Which bytes of a text each of its tokens covers.
 //!
 //! The engine gives ids alone, so the text is spelled with them: each id's bytes must be the next of the text. That holds
 //! for BPE, in the byte-level form and in SentencePiece's, of texts that the normaliser leaves as they are. A text for
@@ -106,7 +106,7 @@ impl Spelling {
         Ok(())
     }
 
-    /// Calls `each` with the bytes of the text that each id stands for, in order.
+    /// Calls `each` with the range of bytes that an id covers, for all ids in order.
     ///
     /// # Errors
     /// The ids do not spell the text.

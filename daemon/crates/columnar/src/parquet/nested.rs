@@ -1,6 +1,6 @@
 //! Structs, and lists of anything, as JSON.
 //!
-//! Each value in them is a stored column of its own, with levels that say where a list goes on and what is null. A row is
+//! Each value in them is a separate stored column, with levels that say where a list goes on and what is null. A row is
 //! put together from all of them, page by page: of each column one page is in memory.
 
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ pub(super) const FIXED: i64 = 7;
 
 /// The logical type of a column without values.
 const NULL: i64 = 11;
-/// Why a list that could not be read when Parquet files were first opened is no field of its own accord.
+/// Why a list becomes a field only if the configuration names it: earlier versions could not read lists.
 const ONLY_NAMED: &str = "it is a list, read only if dataset.fields names it";
 
 /// A stored column.

@@ -43,7 +43,7 @@ pub(crate) fn left(server: &str, service: Service) -> Option<Duration> {
     pauses.get(&(server.to_owned(), service)).map(|end| end.saturating_duration_since(now))
 }
 
-/// Begins the pause that a response asks for, if it does and a longer one has not begun.
+/// Begins the pause that a response asks for, unless a longer one has begun.
 pub(crate) fn note(server: &str, service: Service, status: StatusCode, headers: &HeaderMap) {
     let Some(pause) = pause_of(status, headers) else { return };
     let end = Instant::now() + pause;
