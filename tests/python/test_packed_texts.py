@@ -93,7 +93,7 @@ def test_windows_of_texts_are_those_of_the_package(tmp_path):
 
 
 def test_packed_rows_have_each_document_whole(tmp_path):
-    texts = [text[:10] for text in documents()]
+    texts = [text[:6] for text in documents()]
     lines(tmp_path, texts)
     batches = rows(config(tmp_path, 'cut = "pack"\nboundaries = ["segment_ids"]', order=""))
     found = []

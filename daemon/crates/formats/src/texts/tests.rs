@@ -9,7 +9,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_text::{Options, Tokenizer, Tokens};
 
 use crate::testing::config_for;
-use crate::{open, resolve_keys};
+use crate::{conformance, open, resolve_keys};
 use forebay_dataset::opening::read_sample;
 use forebay_dataset::progress::ScanProgress;
 use forebay_dataset::{DatasetError, FieldValue, OpenOptions, Opened};
@@ -95,6 +95,36 @@ fn expected(texts: impl Iterator<Item = usize>) -> Vec<u32> {
 fn folders(config: &DatasetConfig) -> Vec<PathBuf> {
     let all = super::folder_of_all(config);
     fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Texts of one character, each of which is a token and a row.
+fn make_characters(folder: &Path, count: usize) -> PathBuf {
+    let path = folder.join("texts.jsonl");
+    let line =
+        |character: char| serde_json::json!({ "text": character.to_string() }).to_string() + "\n";
+    fs::write(&path, ('0'..='z').take(count).map(line).collect::<String>()).unwrap();
+    path
+}
+
+#[test]
+fn tokens_of_texts_conform() {
+    conformance::run(&conformance::Format {
+        name: "manifest",
+        open: |config, options| {
+            let keys = [
+                ("tokenizer", word_value(TOKENIZER)),
+                ("add_special_tokens", Value::Bool(false)),
+                ("length", Value::Integer(1)),
+                ("labels", word_value("none")),
+            ];
+            let mut config = DatasetConfig { own: own(&keys), ..config.clone() };
+            config.cache.path = config.index.as_ref().map(|index| index.with_file_name("cache"));
+            open(&config, options)
+        },
+        make: make_characters,
+        has_names: false,
+        refuses_cuts: true,
+    });
 }
 
 #[test]
