@@ -1,0 +1,169 @@
+"""The examples that train on texts and conversations: a run that goes on from a checkpoint has the losses of one that
+was not interrupted, to the bit."""
+
+import json
+import random
+import shutil
+
+import forebay
+import numpy
+import pytest
+from support import EXAMPLES, ROOT, load_example
+
+torch = pytest.importorskip("torch")
+
+TOKENIZER = ROOT / "daemon/crates/text/fixtures/byte-level.json"
+VOCABULARY, END, LENGTH = 506, 502, 32
+STEPS, SAVED, KILLED = 12, 4, 7
+WORDS = ["the", "a", "loader", "reads", "samples", "rows", "of", "and", "daemon", "in", "again", "once", "an", "epoch"]
+
+
+class Killed(Exception):
+    """Stands for a kill of the trainer."""
+
+
+@pytest.fixture(autouse=True)
+def single_thread():
+    """The same sums in the same order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def sentence(generator, least=3, most=40):
+    return " ".join(generator.choices(WORDS, k=generator.randrange(least, most)))
+
+
+def copy_configuration(name, folder, *replaced):
+    """The example's configuration with smaller numbers, and what lies beside it, next to a tokenizer."""
+    for file in (EXAMPLES / name).iterdir():
+        if file.suffix in (".toml", ".jinja"):
+            shutil.copy(file, folder)
+    shutil.copy(TOKENIZER, folder / "tokenizer.json")
+    file = folder / "train.toml"
+    text = file.read_text()
+    for old, new in replaced:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    file.write_text(text)
+    return file
+
+
+def check(example, config, checkpoint, module, *options):
+    """Trains without an interruption, then with a kill behind a checkpoint from which training goes on."""
+    arguments = [str(config), str(checkpoint), f"--vocabulary={VOCABULARY}", f"--steps={STEPS}", "--lr=0.01", *options]
+    arguments.append(f"--save-every={SAVED}")
+    whole = example.main(arguments)
+    assert len(whole) == STEPS and numpy.isfinite(whole).all()
+    assert numpy.mean(whole[-3:]) < 0.9 * whole[0], whole
+    checkpoint.unlink()
+    calls = 0
+
+    def kill(*_):
+        nonlocal calls
+        calls += 1
+        if calls > KILLED:
+            raise Killed
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda part, inputs: kill() if type(part) is module else None
+    )
+    try:
+        with pytest.raises(Killed):
+            example.main(arguments)
+    finally:
+        hook.remove()
+    assert example.main([*arguments, "--resume"]) == whole[SAVED:]
+    # There is no step left.
+    assert example.main([*arguments, "--resume"]) == []
+
+
+def texts():
+    generator = random.Random(3)
+    return [sentence(generator) for _ in range(300)]
+
+
+def pretraining(folder):
+    """The example's configuration over the texts' tokens in a file."""
+    tokenizers = pytest.importorskip("tokenizers")
+    encodings = tokenizers.Tokenizer.from_file(str(TOKENIZER)).encode_batch(texts(), add_special_tokens=False)
+    numpy.concatenate([[*encoding.ids, END] for encoding in encodings]).astype(numpy.uint16).tofile(folder / "all.bin")
+    return copy_configuration(
+        "pretrain",
+        folder,
+        ('format = "parquet"', 'format = "tokens"'),
+        ('path = "texts.parquet"', 'path = "all.bin"'),
+        ('tokenizer = "tokenizer.json"\n', ""),
+        ('text = "text"', ""),
+        ('end = "<|endoftext|>"', f"end = {END}"),
+        ("length = 256", f"length = {LENGTH}"),
+        ("size = 16", "size = 8"),
+    )
+
+
+@pytest.mark.parametrize("layout", ["nanogpt", "torchtitan", "megatron"])
+def test_pretraining_goes_on_to_the_same_losses(tmp_path, layout):
+    example = load_example("pretrain/train")
+    arguments = [f"--layout={layout}", f"--length={LENGTH}"]
+    check(example, pretraining(tmp_path), tmp_path / "run.pt", example.GPT, *arguments)
+
+
+def test_layouts_are_what_their_trainers_make_of_the_same_tokens(tmp_path):
+    example = load_example("pretrain/train")
+    with forebay.torch.Loader(pretraining(tmp_path)) as loader:
+        batch = next(iter(loader))
+        x, y = example.nanogpt(batch)
+        inputs, labels = example.torchtitan(batch)
+        made = example.megatron(batch)
+    assert sorted(inputs) == ["input", "positions"] and (inputs["input"] == x).all() and (labels == y).all()
+    assert sorted(made) == ["attention_mask", "labels", "loss_mask", "position_ids", "tokens"]
+    for row, tokens in enumerate(x):
+        # As Megatron's `_get_ltor_masks_and_position_ids` with all its three options.
+        mask, positions = torch.ones(LENGTH, LENGTH).tril(), torch.arange(LENGTH)
+        before = 0
+        for end in torch.nonzero(tokens == END).flatten().tolist():
+            mask[end + 1 :, : end + 1] = 0
+            positions[end + 1 :] -= end + 1 - before
+            before = end + 1
+        assert (made["attention_mask"][row, 0] == (mask < 0.5)).all()
+        assert (made["position_ids"][row] == positions).all() and (inputs["positions"][row] == positions).all()
+        assert (made["loss_mask"][row] == (tokens != END)).all()
+        assert (made["labels"][row][:-1] == tokens[1:])[tokens[:-1] != END].all()
+    assert (x == END).any()
+    assert [made[name].dtype for name in ("tokens", "labels", "position_ids")] == 3 * [torch.int64]
+    assert made["loss_mask"].dtype == torch.float32 and made["attention_mask"].dtype == torch.bool
+
+
+@pytest.mark.parametrize("options", [[], ["--padding-free"]], ids=["padded", "padding-free"])
+def test_fine_tuning_goes_on_to_the_same_losses(tmp_path, options):
+    transformers = pytest.importorskip("transformers")
+    example = load_example("sft/train")
+    config = chats(tmp_path)
+    check(example, config, tmp_path / "run.pt", transformers.LlamaForCausalLM, *options)
+
+
+def chats(folder):
+    generator = random.Random(4)
+    lines = []
+    for _ in range(200):
+        turns = generator.randrange(1, 4)
+        messages = [
+            {"role": role, "content": sentence(generator)} for _ in range(turns) for role in ("user", "assistant")
+        ]
+        lines.append(json.dumps({"messages": messages}) + "\n")
+    (folder / "chats.jsonl").write_text("".join(lines))
+    return copy_configuration("sft", folder, ("tokens = 65_536", "tokens = 8000"))
+
+
+def test_both_forms_of_a_batch_of_conversations_have_the_same_loss(tmp_path):
+    pytest.importorskip("transformers")
+    example = load_example("sft/train")
+    torch.manual_seed(2)
+    model = example.make_model(VOCABULARY).double()
+    with forebay.torch.Loader(chats(tmp_path)) as loader:
+        batch = next(iter(loader))
+        assert len(batch["input_ids"]) > 1 and len(set(batch["input_ids"].lengths.tolist())) > 1
+        made = [example.padded(batch, 500), example.padding_free(batch)]
+    losses = [model(**arguments, use_cache=False).loss for arguments in made]
+    assert torch.allclose(*losses, rtol=1e-6), losses
