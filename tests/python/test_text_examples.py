@@ -8,7 +8,7 @@ import shutil
 import forebay
 import numpy
 import pytest
-from support import EXAMPLES, ROOT, load_example
+from support import EXAMPLES, ROOT, load_example, rows_of, run_program
 
 torch = pytest.importorskip("torch")
 
@@ -84,22 +84,53 @@ def texts():
     return [sentence(generator) for _ in range(300)]
 
 
+SMALLER = [("length = 256", f"length = {LENGTH}"), ("size = 16", "size = 8")]
+
+
 def pretraining(folder):
     """The example's configuration over the texts' tokens in a file."""
     tokenizers = pytest.importorskip("tokenizers")
-    encodings = tokenizers.Tokenizer.from_file(str(TOKENIZER)).encode_batch(texts(), add_special_tokens=False)
+    encodings = tokenizers.Tokenizer.from_file(str(TOKENIZER)).encode_batch(texts())
     numpy.concatenate([[*encoding.ids, END] for encoding in encodings]).astype(numpy.uint16).tofile(folder / "all.bin")
     return copy_configuration(
         "pretrain",
         folder,
         ('format = "parquet"', 'format = "tokens"'),
         ('path = "texts.parquet"', 'path = "all.bin"'),
+        ('[dataset.fields]\ntext = { from = "text", as = "text" }', ""),
         ('tokenizer = "tokenizer.json"\n', ""),
-        ('text = "text"', ""),
         ('end = "<|endoftext|>"', f"end = {END}"),
-        ("length = 256", f"length = {LENGTH}"),
-        ("size = 16", "size = 8"),
+        *SMALLER,
     )
+
+
+def makes_tokens_of_texts():
+    """Whether the program cuts texts into rows; if not, only files of tokens."""
+    schema = json.loads(run_program("check", "--schema").stdout)
+    of_one = schema["properties"]["dataset"]["anyOf"][0]["properties"]
+    return "tokenizer" in of_one["tokens"]["properties"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "lines"])
+def test_texts_become_the_rows_of_their_tokens_in_a_file(tmp_path, form):
+    if not makes_tokens_of_texts():
+        pytest.skip("the program has no dataset.tokens.tokenizer")
+    replaced = [('end = "<|endoftext|>"', 'end = "</s>"'), *SMALLER]
+    if form == "parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        table = pyarrow.table({"text": texts(), "url": [f"https://{number}" for number in range(len(texts()))]})
+        parquet.write_table(table, tmp_path / "texts.parquet", row_group_size=50)
+    else:
+        lines = [json.dumps({"text": text, "url": "https://a"}) + "\n" for text in texts()]
+        (tmp_path / "texts.jsonl").write_text("".join(lines))
+        replaced += [('format = "parquet"', 'format = "manifest"'), ('path = "texts.parquet"', 'path = "texts.jsonl"')]
+    found = []
+    (tmp_path / "file").mkdir()
+    for config in (copy_configuration("pretrain", tmp_path, *replaced), pretraining(tmp_path / "file")):
+        with forebay.Loader(config) as loader:
+            rows = rows_of(loader)
+        found.append({number: {name: row.tolist() for name, row in fields.items()} for number, fields in rows.items()})
+    assert len(found[0]) > 100 and found[0] == found[1]
 
 
 @pytest.mark.parametrize("layout", ["nanogpt", "torchtitan", "megatron"])
