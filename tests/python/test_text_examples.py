@@ -1,6 +1,8 @@
 """The examples that train on texts and conversations: a run that goes on from a checkpoint has the losses of one that
 was not interrupted, to the bit."""
 
+import contextlib
+import itertools
 import json
 import random
 import shutil
@@ -14,12 +16,8 @@ torch = pytest.importorskip("torch")
 
 TOKENIZER = ROOT / "daemon/crates/text/fixtures/byte-level.json"
 VOCABULARY, END, LENGTH = 506, 502, 32
-STEPS, SAVED, KILLED = 12, 4, 7
+TEXTS = 60
 WORDS = ["the", "a", "loader", "reads", "samples", "rows", "of", "and", "daemon", "in", "again", "once", "an", "epoch"]
-
-
-class Killed(Exception):
-    """Stands for a kill of the trainer."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,38 +48,53 @@ def copy_configuration(name, folder, *replaced):
     return file
 
 
-def check(example, config, checkpoint, module, *options):
-    """Trains without an interruption, then with a kill behind a checkpoint from which training goes on."""
-    arguments = [str(config), str(checkpoint), f"--vocabulary={VOCABULARY}", f"--steps={STEPS}", "--lr=0.01", *options]
-    arguments.append(f"--save-every={SAVED}")
-    whole = example.main(arguments)
-    assert len(whole) == STEPS and numpy.isfinite(whole).all()
-    assert numpy.mean(whole[-3:]) < 0.9 * whole[0], whole
-    checkpoint.unlink()
-    calls = 0
+class Killed(Exception):
+    """Stands for a kill of the trainer."""
 
-    def kill(*_):
-        nonlocal calls
-        calls += 1
-        if calls > KILLED:
+
+@contextlib.contextmanager
+def killed_at(module, call):
+    """Ends the training when the model is called this often."""
+    calls = itertools.count(1)
+
+    def kill(part, _):
+        if type(part) is module and next(calls) == call:
             raise Killed
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(
-        lambda part, inputs: kill() if type(part) is module else None
-    )
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(kill)
     try:
         with pytest.raises(Killed):
-            example.main(arguments)
+            yield
     finally:
         hook.remove()
-    assert example.main([*arguments, "--resume"]) == whole[SAVED:]
+
+
+def check(example, config, checkpoint, module, *options):
+    """Trains without an interruption, then with kills behind a checkpoint inside an epoch and one at its end."""
+    with forebay.Loader(config) as loader:
+        epoch = len(loader)
+    assert 4 <= epoch <= 12
+    steps = 2 * epoch - 1
+
+    def run(save_every, *more):
+        arguments = [f"--vocabulary={VOCABULARY}", f"--steps={steps}", f"--save-every={save_every}", "--lr=0.01"]
+        return example.main([str(config), str(checkpoint), *arguments, *options, *more])
+
+    whole = run(steps)
+    assert len(whole) == steps and numpy.isfinite(whole).all()
+    assert numpy.mean(whole[-3:]) < 0.9 * whole[0], whole
+    for saved in (epoch // 2, epoch):
+        checkpoint.unlink()
+        with killed_at(module, saved + 2):
+            run(saved)
+        assert run(saved, "--resume") == whole[saved:]
     # There is no step left.
-    assert example.main([*arguments, "--resume"]) == []
+    assert run(steps, "--resume") == []
 
 
 def texts():
     generator = random.Random(3)
-    return [sentence(generator) for _ in range(300)]
+    return [sentence(generator) for _ in range(TEXTS)]
 
 
 SMALLER = [("length = 256", f"length = {LENGTH}"), ("size = 16", "size = 8")]
@@ -130,7 +143,7 @@ def test_texts_become_the_rows_of_their_tokens_in_a_file(tmp_path, form):
         with forebay.Loader(config) as loader:
             rows = rows_of(loader)
         found.append({number: {name: row.tolist() for name, row in fields.items()} for number, fields in rows.items()})
-    assert len(found[0]) > 100 and found[0] == found[1]
+    assert len(found[0]) > 30 and found[0] == found[1]
 
 
 @pytest.mark.parametrize("layout", ["nanogpt", "torchtitan", "megatron"])
@@ -184,7 +197,7 @@ def chats(folder):
         ]
         lines.append(json.dumps({"messages": messages}) + "\n")
     (folder / "chats.jsonl").write_text("".join(lines))
-    return copy_configuration("sft", folder, ("tokens = 65_536", "tokens = 8000"))
+    return copy_configuration("sft", folder, ("tokens = 65_536", "tokens = 16_000"))
 
 
 def test_both_forms_of_a_batch_of_conversations_have_the_same_loss(tmp_path):
