@@ -190,14 +190,16 @@ def test_fine_tuning_goes_on_to_the_same_losses(tmp_path, options):
 def chats(folder):
     generator = random.Random(4)
     lines = []
-    for _ in range(200):
+    for _ in range(TEXTS):
         turns = generator.randrange(1, 4)
         messages = [
-            {"role": role, "content": sentence(generator)} for _ in range(turns) for role in ("user", "assistant")
+            {"role": role, "content": sentence(generator, most=20)}
+            for _ in range(turns)
+            for role in ("user", "assistant")
         ]
         lines.append(json.dumps({"messages": messages}) + "\n")
     (folder / "chats.jsonl").write_text("".join(lines))
-    return copy_configuration("sft", folder, ("tokens = 65_536", "tokens = 16_000"))
+    return copy_configuration("sft", folder, ("tokens = 65_536", "tokens = 4000"))
 
 
 def test_both_forms_of_a_batch_of_conversations_have_the_same_loss(tmp_path):
