@@ -10,7 +10,7 @@ import shutil
 import forebay
 import numpy
 import pytest
-from support import EXAMPLES, ROOT, load_example, rows_of, run_program
+from support import EXAMPLES, ROOT, load_example, makes_tokens_of_texts, replace_once, rows_of
 
 torch = pytest.importorskip("torch")
 
@@ -40,11 +40,7 @@ def copy_configuration(name, folder, *replaced):
             shutil.copy(file, folder)
     shutil.copy(TOKENIZER, folder / "tokenizer.json")
     file = folder / "train.toml"
-    text = file.read_text()
-    for old, new in replaced:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    file.write_text(text)
+    file.write_text(replace_once(file.read_text(), *replaced))
     return file
 
 
@@ -115,13 +111,6 @@ def pretraining(folder):
         ('end = "<|endoftext|>"', f"end = {END}"),
         *SMALLER,
     )
-
-
-def makes_tokens_of_texts():
-    """Whether the program cuts texts into rows; if not, only files of tokens."""
-    schema = json.loads(run_program("check", "--schema").stdout)
-    of_one = schema["properties"]["dataset"]["anyOf"][0]["properties"]
-    return "tokenizer" in of_one["tokens"]["properties"]
 
 
 @pytest.mark.parametrize("form", ["parquet", "lines"])
