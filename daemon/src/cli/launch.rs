@@ -312,8 +312,10 @@ impl ScanNotice {
             tracing::warn!(
                 stream = self.stream,
                 samples = progress.samples,
-                folders = progress.files.is_none().then_some(progress.directories),
+                folders = (progress.directories > 0 && progress.files.is_none())
+                    .then_some(progress.directories),
                 files = progress.files.map(|files| format!("{} of {}", files.done, files.all)),
+                texts = progress.texts.map(|texts| format!("{} of {}", texts.done, texts.all)),
                 per_second = per_second(progress, elapsed),
                 seconds = elapsed.as_secs(),
                 seconds_left = left(progress, elapsed).map(|left| left.as_secs()),

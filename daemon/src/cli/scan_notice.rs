@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_dataset::ScanProgress;
+use forebay_dataset::{ScanProgress, TextsMade};
 use forebay_observe::format_bytes;
 
 /// The share of the work, in millionths, from which the remaining time is shown.
@@ -34,6 +34,9 @@ pub(super) fn per_second(progress: ScanProgress, elapsed: Duration) -> u64 {
 
 /// The remaining time, extrapolated from the progress if the number of files is known.
 pub(super) fn left(progress: ScanProgress, elapsed: Duration) -> Option<Duration> {
+    if let Some(texts) = progress.texts {
+        return texts.left;
+    }
     let done = progress.files?.millionths;
     let share = f64::from(done) / 1e6;
     (done >= FIRST_ESTIMATE).then(|| elapsed.mul_f64((1.0 - share).max(0.0) / share))
@@ -43,13 +46,16 @@ fn words(progress: ScanProgress, elapsed: Duration) -> String {
     if progress.waiting_for_another {
         return "another process scans it; waiting for its index".to_owned();
     }
+    let left = left(progress, elapsed)
+        .map_or(String::new(), |left| format!(", about {} s left", left.as_secs_f64().ceil()));
+    if let Some(TextsMade { done, all, tokens, .. }) = progress.texts {
+        return format!("{done} of {all} texts made {tokens} tokens{left}");
+    }
     let (samples, rate) = (progress.samples, per_second(progress, elapsed));
     let Some(files) = progress.files else {
         let folders = progress.directories;
         return format!("{samples} files in {folders} folders so far, {rate} files/s");
     };
-    let left = left(progress, elapsed)
-        .map_or(String::new(), |left| format!(", about {} s left", left.as_secs_f64().ceil()));
     let bytes = match files.bytes {
         0 => String::new(),
         bytes => format!(" ({})", format_bytes(bytes)),

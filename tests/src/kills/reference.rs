@@ -13,7 +13,7 @@ const SAMPLES: u64 = 202;
 
 /// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
-/// archives of the same, by weights that change; `lengths` is images in class folders in batches by length.
+/// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
@@ -28,6 +28,9 @@ pub struct Reference {
 impl Reference {
     /// Makes data and configuration in a place.
     pub fn new(dir: &TestDir) -> Self {
+        if std::env::var(FORMAT).is_ok_and(|format| format == "texts") {
+            return Self::of(texts(dir));
+        }
         let mut images = dir.path("images");
         data::images(&images, SAMPLES, 4);
         std::fs::write(images.join("class-001/00000005.jpg"), "no image").unwrap();
@@ -144,6 +147,27 @@ impl Reference {
     pub fn samples(&self) -> u64 {
         SAMPLES
     }
+}
+
+/// Texts of one character, each of which becomes a token and a row.
+fn texts(dir: &TestDir) -> PathBuf {
+    let path = dir.path("texts.jsonl");
+    let lines = ('a'..='z').cycle().take(usize::try_from(SAMPLES).unwrap());
+    let lines = lines.map(|text| format!("{{\"text\": \"{text}\"}}\n"));
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    let tokenizer =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/crates/text/fixtures/byte-level.json");
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\ncache.path = {:?}\n\
+         dataset = {{ path = {path:?}, format = \"manifest\", index = {:?}, fields = {{ text = {{ from = \"text\", as = \"text\" }} }}, \
+         tokens = {{ tokenizer = {tokenizer:?}, length = 1, labels = \"none\", add_special_tokens = false }} }}\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
+        dir.path("tokens"),
+        dir.path("train.index"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
 }
 
 /// Compresses each file of a folder, in its place.

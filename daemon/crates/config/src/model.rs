@@ -14,11 +14,11 @@ use crate::single_keys::{
 };
 use crate::weight_steps::Weight;
 use forebay_keys::ConfigError;
-use forebay_keys::Section;
 use forebay_keys::{
     AtLeastOne, ByteSize, HeldSlots, LocalPath, Niceness, Sessions, Slots, SomeBytes, TimeSpan,
 };
 use forebay_keys::{DataPath, is_url};
+use forebay_keys::{Section, Value};
 use forebay_keys::{keys, words};
 
 /// The longest path of a Unix socket (108 bytes with the terminating zero).
@@ -107,7 +107,12 @@ impl DatasetConfig {
 
     /// The files besides the data that the configuration names; the format's keys must be resolved.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let own = self.own.entries().iter().filter_map(|(_, located)| located.value.as_text());
+        let tables = self.own.entries().iter().filter_map(|(_, located)| match &located.value {
+            Value::Table(entries) => Some(entries),
+            _ => None,
+        });
+        let own = self.own.entries().iter().chain(tables.flatten());
+        let own = own.filter_map(|(_, located)| located.value.as_text());
         let own = own.filter(|text| text.starts_with('/')).map(Path::new);
         [&self.ids, &self.index].into_iter().flatten().map(PathBuf::as_path).chain(own)
     }

@@ -33,7 +33,7 @@ pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, So
 pub use index_bytes::IndexBytes;
 pub use joined::{Disagreement, join};
 pub use opening::{IndexReport, OpenOptions, Opened};
-pub use progress::{FilesRead, ProgressCallback, ScanProgress, no_progress};
+pub use progress::{FilesRead, ProgressCallback, ScanProgress, TextsMade, no_progress};
 pub use sound::{SoundCoding, SoundHeader};
 pub use weights::{SampleWeights, read_weights};
 

@@ -1,6 +1,7 @@
 //! Progress reports while a dataset is opened.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// The progress of opening a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,6 +12,8 @@ pub struct ScanProgress {
     pub samples: u64,
     /// Progress of files that are read completely, if their number is known.
     pub files: Option<FilesRead>,
+    /// Progress of making tokens of texts.
+    pub texts: Option<TextsMade>,
     /// Whether another daemon scans and this one waits for its index.
     pub waiting_for_another: bool,
 }
@@ -26,6 +29,19 @@ pub struct FilesRead {
     pub bytes: u64,
     /// The progress in millionths; files in progress count in part.
     pub millionths: u32,
+}
+
+/// The progress of making tokens of texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextsMade {
+    /// The number of texts that are done, by this process and those before it.
+    pub done: u64,
+    /// The number of all texts.
+    pub all: u64,
+    /// The tokens of the texts that are done.
+    pub tokens: u64,
+    /// The remaining time, from the speed of this process; `None`: not yet known.
+    pub left: Option<Duration>,
 }
 
 /// Called at least every tenth of a second by the thread that opens the dataset. `Break` cancels.

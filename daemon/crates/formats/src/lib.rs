@@ -39,6 +39,7 @@ mod tables;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod tfrecord;
 mod tokens;
 mod webdataset;

@@ -21,7 +21,7 @@ use crate::storages;
 use crate::tables::Tables;
 use crate::tfrecord::TfRecord;
 use crate::webdataset::WebDataset;
-use crate::{audio_folder, image_folder, litdata, npy, npz, object, tokens};
+use crate::{audio_folder, image_folder, litdata, npy, npz, object, texts, tokens};
 use forebay_cache::{UnpackedFiles, UnpackedStorage};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
@@ -73,7 +73,8 @@ impl Format {
     }
 
     fn samples_root(&self, config: &DatasetConfig) -> PathBuf {
-        (self.data_root)(config).unwrap_or_else(|| (self.root)(&config.path))
+        let config = texts::source(config);
+        (self.data_root)(&config).unwrap_or_else(|| (self.root)(&config.path))
     }
 }
 
@@ -182,10 +183,11 @@ pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
 /// An unknown key or an invalid value.
 pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
     storages::resolve_keys(config)?;
-    match find(&config.format) {
-        Some(format) => (format.resolve)(&mut config.own),
-        None => Ok(()),
-    }
+    let Some(format) = find(&config.format) else { return Ok(()) };
+    let tokens = texts::take_keys(config)?;
+    (format.resolve)(&mut config.own)?;
+    texts::put_back(config, tokens);
+    Ok(())
 }
 
 /// The folder or file that samples are read from: the dataset's path, except for patterns of several files, and for
@@ -194,10 +196,11 @@ pub fn root_of(config: &DatasetConfig) -> PathBuf {
     configured(config).map_or_else(|| config.path.clone(), |format| format.samples_root(config))
 }
 
-/// The root, and the folder or file that lists the samples.
+/// The root, the folder or file that lists the samples, and the folder of the tokens that are made of them.
 pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
     let listed = configured(config).map(|format| (format.root)(&config.path));
-    [root_of(config)].into_iter().chain(listed).collect()
+    let tokens = texts::of_texts(config).then(|| texts::folder_of_all(config));
+    [root_of(config)].into_iter().chain(listed).chain(tokens).collect()
 }
 
 /// The valid values of `dataset.format`.
@@ -248,6 +251,9 @@ pub(super) fn open_silently(
             known: format_names().collect::<Vec<_>>().join(", "),
         });
     };
+    if let Some(keys) = texts::take_keys(&mut config.clone())? {
+        return texts::open(config, &texts::source(config), &keys, options);
+    }
     let Some(patience) = options.patience else {
         return open_once(format, config, options);
     };

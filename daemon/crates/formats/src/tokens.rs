@@ -27,8 +27,9 @@ use forebay_storage::version::ObjectStamp;
 
 use self::files::TokenFiles;
 use self::index::{RowShape, TokenIndex};
-use self::keys::{Cut, Labels, TokenKeys};
-pub(super) use self::keys::{FORMAT, OwnKeys};
+use self::keys::{Cut, Labels};
+pub(super) use self::keys::{FORMAT, OwnKeys, TABLE, TokenKeys, is_integer};
+pub(super) use self::megatron::write_index;
 use self::rows::{Row, Windows};
 use self::values::{Ends, RowValues};
 pub(super) use self::width::{Width, given as given_dtype, settle as settle_width};

@@ -82,6 +82,16 @@ impl Kind {
     }
 }
 
+/// BLAKE3 of what an index says of its files: everything but the time of its scan and what depends on it.
+#[must_use]
+pub fn contents_digest(index: &[u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for range in [OPTIONS, FINGERPRINT, NUMBERS, ENDS, HEADER_BYTES..index.len()] {
+        hasher.update(index.get(range).unwrap_or_default());
+    }
+    *hasher.finalize().as_bytes()
+}
+
 /// Why an index is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutFault {

@@ -130,6 +130,33 @@ const BYTE_UNITS: [(&str, u64); 10] = [
 const TIME_UNITS: [(&str, u64); 4] =
     [("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000), ("h", 3_600_000_000_000)];
 
+/// A token of a vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenName {
+    /// By its name, such as `<pad>`.
+    Name(String),
+    /// By its number.
+    Id(u32),
+}
+
+kinds! {
+    TokenName as TokenName: "a token's name or number, such as \"<pad>\" or 0", type "a text or a whole number";
+    read(value) {
+        match value {
+            Value::String(name) => Some(TokenName::Name(name.clone())),
+            Value::Integer(id) => u32::try_from(*id).ok().map(TokenName::Id),
+            _ => None,
+        }
+    }
+    write(out) {
+        match out {
+            TokenName::Name(name) => String::write(name),
+            TokenName::Id(id) => integer(*id),
+        }
+    }
+    schema { "type": ["string", "integer"], "minimum": 0 }
+}
+
 kinds! {
     bool as bool: "true or false";
     read(value) {

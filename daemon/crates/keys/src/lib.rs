@@ -21,7 +21,7 @@ pub use error::{ConfigError, SourceLocation};
 pub use expand::{Environment, expand_all, expand_header};
 pub use kind::{
     AtLeastOne, ByteSize, HeldSlots, Kind, LocalPath, Niceness, Sessions, Slots, SomeBytes,
-    TimeSpan, read_percent, write_percent,
+    TimeSpan, TokenName, read_percent, write_percent,
 };
 pub use parse::{from_json, parse_toml, parse_toml_value};
 pub use section::{Section, nearest, unknown_key};

@@ -122,6 +122,16 @@ impl Section {
         self.nested(self.key_path(key), located)
     }
 
+    /// Removes a key that was not taken.
+    pub fn remove(&mut self, key: &str) {
+        self.entries.retain(|(name, _)| name != key);
+    }
+
+    /// Adds a key.
+    pub fn put(&mut self, key: &str, value: Value) {
+        self.entries.push((key.to_owned(), Located::new(value, &self.location)));
+    }
+
     /// Replaces the keys that were not taken by resolved ones.
     pub fn replace_entries(&mut self, entries: Vec<(&'static str, Value)>) {
         let located =

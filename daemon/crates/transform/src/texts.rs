@@ -40,51 +40,6 @@ impl From<Cut> for Side {
     }
 }
 
-forebay_keys::kinds! {
-    /// A token by its name or its number.
-    PadToken as PadToken: "a token's name or number, such as \"<pad>\" or 0", type "a text or a whole number";
-    read(value) {
-        match value {
-            forebay_keys::Value::String(name) => Some(PadToken::Name(name.clone())),
-            forebay_keys::Value::Integer(id) => u32::try_from(*id).ok().map(PadToken::Id),
-            _ => None,
-        }
-    }
-    write(out) {
-        match out {
-            PadToken::Name(name) => String::write(name),
-            PadToken::Id(id) => forebay_keys::Value::Integer((*id).into()),
-        }
-    }
-    schema { "type": ["string", "integer"], "minimum": 0 }
-}
-
-/// A token in the configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PadToken {
-    Name(String),
-    Id(u32),
-}
-
-impl PadToken {
-    /// Its id.
-    ///
-    /// # Errors
-    /// The tokenizer has no token of this name.
-    pub(crate) fn id(self, tokenizer: &forebay_text::Tokenizer) -> Result<u32, String> {
-        match self {
-            Self::Id(id) if id <= tokenizer.largest_id() => Ok(id),
-            Self::Id(id) => Err(format!(
-                "the tokenizer's largest token is {}, not {id}",
-                tokenizer.largest_id()
-            )),
-            Self::Name(name) => tokenizer.id_of(&name).ok_or_else(|| {
-                format!("the tokenizer has no added token {name:?}; give its number")
-            }),
-        }
-    }
-}
-
 /// What a work thread keeps from text to text.
 #[derive(Debug, Default)]
 pub(crate) struct TextTools {

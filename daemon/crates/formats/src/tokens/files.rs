@@ -264,7 +264,7 @@ impl TokenFiles {
             2 => u64::from(u16::MAX),
             _ => u64::MAX,
         };
-        if keys.end.is_none_or(|end| u64::from(end) <= largest) {
+        if keys.end_id().is_none_or(|end| u64::from(end) <= largest) {
             return Ok(());
         }
         let reason = format!(

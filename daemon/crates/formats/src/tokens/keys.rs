@@ -1,7 +1,10 @@
-//! `[dataset.tokens]`: converts files of tokens to rows.
+//! `[dataset.tokens]`: converts files of tokens to rows, and texts or lists of numbers of another format to such files.
 
 use forebay_config::DatasetConfig;
-use forebay_keys::{AtLeastOne, ConfigError, Keys, Section, Table, Value, keys, words};
+use forebay_keys::{
+    AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section, Table, TokenName, Value, keys,
+    words,
+};
 use forebay_protocol::tensor::DType;
 
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
@@ -11,9 +14,11 @@ pub(crate) const FORMAT: FolderFormat =
     FolderFormat { name: "tokens", extensions: &[".bin"], loose: LooseFiles::NoFolders };
 
 /// The name of the table within `[dataset]`.
-const TABLE: &str = "tokens";
+pub(crate) const TABLE: &str = "tokens";
 /// The maximum row length: its last position must fit `cu_seqlens`, and its memory a batch.
 const MAX_LENGTH: u64 = 1 << 24;
+/// The default of `max_bytes`.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 words! {
     /// The contents of a row.
@@ -51,19 +56,42 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of a text that cannot be made tokens.
+    pub(crate) enum BadTexts {
+        /// The dataset is not opened.
+        Error = "error",
+        /// It is left out.
+        Skip = "skip",
+    }
+}
+
 keys! {
-    /// How files of tokens become rows.
-    pub(super) struct TokenKeys = "dataset.tokens", check check {
+    /// How files of tokens become rows, and texts such files.
+    pub(crate) struct TokenKeys = "dataset.tokens", check check {
         /// how long each row is
         pub length: AtLeastOne, "tokens", default(2048);
+        /// of texts in any format that has a field of text: the `tokenizer.json` with which they become tokens, once, in the
+        /// cache; see [Texts](config-tokens.md#texts)
+        pub tokenizer: LocalPath, "", absent("`format = \"tokens\"`: files of tokens");
+        /// of texts, or of lists of token numbers without `tokenizer`: the field
+        pub field: String, "", absent("the only text");
+        /// of texts: whether the tokens that the tokenizer puts around a text are added
+        pub add_special_tokens: bool, "", absent("true");
+        /// of texts: whether the name of a special token within a text is this token; `false`: it is text
+        pub parse_special_tokens: bool, "", absent("true");
+        /// of texts and lists: one that cannot be made tokens is an error, or with `"skip"` left out, counted and named
+        pub bad_texts: BadTexts, "", absent("`\"error\"`");
+        /// of texts: a longer one cannot be made tokens
+        pub max_bytes: ByteSize, "bytes", absent("16 MiB");
         /// the type of the tokens in raw `.bin` files; files with a header say their own
         pub dtype: DType, "", default(DType::U16);
         /// what a row is: a fixed part of a file, a fixed part of all documents one after the other, or documents that fit
         /// together; see [Tokens](config-tokens.md)
         pub cut: Cut, "", default(Cut::Windows);
-        /// the token that ends each document: where `.bin` and `.npy` files are cut into documents; it also fills what
-        /// `pack` leaves free
-        pub end: u32, "", absent("none: 0 fills what `pack` leaves free");
+        /// the token that ends each document: where `.bin` and `.npy` files are cut into documents; put after each text;
+        /// it also fills what `pack` leaves free. A number, or with `tokenizer` also a name
+        pub end: TokenName, "", absent("none: 0 fills what `pack` leaves free");
         /// the field `labels`: the next token at each position, the tokens themselves (for models that shift them), or no
         /// such field
         pub labels: Labels, "", default(Labels::Shifted);
@@ -103,11 +131,29 @@ fn check(keys: &mut TokenKeys, section: &Section) -> Result<(), ConfigError> {
         );
         return fail("boundaries", message);
     }
+    if let (Some(TokenName::Name(name)), None) = (&keys.end, &keys.tokenizer) {
+        let message = format!(
+            "`{}` must be a number without `{}`, not {name:?}",
+            section.key_path("end"),
+            section.key_path("tokenizer")
+        );
+        return fail("end", message);
+    }
+    let of_texts = ["add_special_tokens", "parse_special_tokens", "max_bytes"];
+    let stray = of_texts.into_iter().find(|key| section.location_of(key).is_some());
+    if let (Some(key), None) = (stray, &keys.tokenizer) {
+        let message = format!(
+            "`{}` has no effect without `{}`; leave it out",
+            section.key_path(key),
+            section.key_path("tokenizer")
+        );
+        return fail(key, message);
+    }
     Ok(())
 }
 
 /// Whether a type is valid for tokens.
-pub(super) const fn is_integer(dtype: DType) -> bool {
+pub(crate) const fn is_integer(dtype: DType) -> bool {
     !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64 | DType::Bool)
 }
 
@@ -120,9 +166,39 @@ impl TokenKeys {
         Ok(OwnKeys::read(&mut config.own.clone())?.0)
     }
 
+    /// The number of the token that ends each document.
+    pub(crate) const fn end_id(&self) -> Option<u32> {
+        match &self.end {
+            Some(TokenName::Id(id)) => Some(*id),
+            // A name has been replaced by its number, or was refused.
+            Some(TokenName::Name(_)) | None => None,
+        }
+    }
+
+    /// Whether an unusable text is left out.
+    pub(crate) fn skips_bad(&self) -> bool {
+        self.bad_texts == Some(BadTexts::Skip)
+    }
+
+    /// The most bytes of a text.
+    pub(crate) fn most_text_bytes(&self) -> u64 {
+        self.max_bytes.unwrap_or(MAX_TEXT_BYTES)
+    }
+
+    /// Whether the tokens are made of another format's samples.
+    pub(crate) const fn are_made(&self) -> bool {
+        self.tokenizer.is_some() || self.field.is_some()
+    }
+
+    /// The keys as `[dataset.tokens]` in a section of `[dataset]`.
+    pub(crate) fn to_value(&self) -> Value {
+        let entries = self.entries().into_iter();
+        Value::Table(entries.map(|(key, value)| (key.to_owned(), value.into())).collect())
+    }
+
     /// Adds everything that determines the contents of rows.
     pub(super) fn digest(&self, hasher: &mut blake3::Hasher, dtype: DType) {
-        let end = self.end.map_or(u64::MAX, u64::from);
+        let end = self.end_id().map_or(u64::MAX, u64::from);
         for number in [self.length, end, self.boundaries.len() as u64] {
             hasher.update(&number.to_le_bytes());
         }
@@ -153,13 +229,20 @@ impl Keys for OwnKeys {
     const TABLE: Table = TokenKeys::TABLE;
 
     fn take(section: &mut Section) -> Result<Self, ConfigError> {
-        TokenKeys::read(&mut section.take_section(TABLE)?).map(Self)
+        let mut section = section.take_section(TABLE)?;
+        let keys = TokenKeys::read(&mut section)?;
+        match ["tokenizer", "field"].into_iter().find(|key| section.location_of(key).is_some()) {
+            Some(key) => Err(section.error_at(key, format!(
+                "`{}` makes tokens of the samples of another format, and these files are tokens already; leave it out, or \
+                 set `dataset.format` to that of the texts, such as \"parquet\"",
+                section.key_path(key)
+            ))),
+            None => Ok(Self(keys)),
+        }
     }
 
     fn entries(&self) -> Vec<(&'static str, Value)> {
-        let entries = self.0.entries().into_iter();
-        let entries = entries.map(|(key, value)| (key.to_owned(), value.into())).collect();
-        vec![(TABLE, Value::Table(entries))]
+        vec![(TABLE, self.0.to_value())]
     }
 
     fn check(&mut self, _section: &Section) -> Result<(), ConfigError> {

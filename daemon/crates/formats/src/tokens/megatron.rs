@@ -10,6 +10,8 @@
 //! ```
 //! The table is read in parts, never as a whole: first its size is compared with the file's size.
 
+use std::io::{self, Write};
+
 use forebay_protocol::tensor::DType;
 
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
@@ -104,4 +106,21 @@ impl IndexHeader {
         let documents = self.document_ends.checked_mul(8)?;
         HEADER_BYTES.checked_add(sequences)?.checked_add(documents)
     }
+}
+
+/// Writes an index of documents of one sequence each, for a `.bin` of `dtype`: uint16 or int32.
+pub(crate) fn write_index(file: &mut dyn Write, dtype: DType, lengths: &[u32]) -> io::Result<()> {
+    let count = lengths.len() as u64;
+    file.write_all(MAGIC)?;
+    file.write_all(&1_u64.to_le_bytes())?;
+    file.write_all(&[if dtype == DType::U16 { 8 } else { 4 }])?;
+    file.write_all(&count.to_le_bytes())?;
+    file.write_all(&(count + 1).to_le_bytes())?;
+    lengths.iter().try_for_each(|length| file.write_all(&length.to_le_bytes()))?;
+    let mut pointer = 0_u64;
+    for length in lengths {
+        file.write_all(&pointer.to_le_bytes())?;
+        pointer += u64::from(*length) * dtype.size_bytes();
+    }
+    (0..=count).try_for_each(|document| file.write_all(&document.to_le_bytes()))
 }

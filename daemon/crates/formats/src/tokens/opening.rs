@@ -98,7 +98,7 @@ impl Opening<'_> {
 
     fn make(&self, origin: Origin) -> Result<Vec<u8>, DatasetError> {
         let Self { files, storage, options, keys, .. } = *self;
-        let scan = DocumentScan { files, storage, end: keys.end, opening: options };
+        let scan = DocumentScan { files, storage, end: keys.end_id(), opening: options };
         let shape = RowShape::of(keys);
         if keys.cut != Cut::Pack {
             let mut documents = Vec::new();

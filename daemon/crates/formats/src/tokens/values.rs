@@ -127,7 +127,7 @@ impl RowValues {
     /// of `ends`; returns whether the last document continues.
     pub(super) fn find_ends(&self, bytes: &[u8], ends: &mut Vec<usize>) -> bool {
         ends.clear();
-        if let Some(end) = self.keys.end {
+        if let Some(end) = self.keys.end_id() {
             find_token(bytes, self.token_bytes(), end, self.length, |place| ends.push(place + 1));
         }
         let goes_on = ends.last() != Some(&self.length);
@@ -151,7 +151,7 @@ impl RowValues {
         }
         let mut padded = Vec::with_capacity(self.length * token_bytes);
         padded.extend_from_slice(bytes.get(..filled * token_bytes).unwrap_or_default());
-        let end = u64::from(self.keys.end.unwrap_or(0)).to_le_bytes();
+        let end = u64::from(self.keys.end_id().unwrap_or(0)).to_le_bytes();
         for _ in filled..self.length {
             padded.extend_from_slice(&end[..token_bytes]);
         }

@@ -7,11 +7,10 @@ use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use crate::texts::{
-    Cut, MAX_TEXT_BYTES, PadToken, RowLength, TextTools, add, as_element, rename, set_length,
-    text_of,
+    Cut, MAX_TEXT_BYTES, RowLength, TextTools, add, as_element, rename, set_length, text_of,
 };
 use forebay_dataset::{Defect, FieldKind};
-use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section};
+use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section, TokenName};
 use forebay_order::Draws;
 use forebay_text::{Date, Options, Rendered, Side, Spelling, Template, Tokenizer, read_tokenizer};
 
@@ -48,7 +47,7 @@ forebay_keys::keys! {
         /// which end is cut off
         pub cut: Cut, "", default(Cut::Right);
         /// with `max_length`: the token that fills shorter rows at their end, by name or number
-        pub pad: PadToken, "", absent("rows are ragged");
+        pub pad: TokenName, "", absent("rows are ragged");
         /// a new field with the number of tokens of each row, int64
         pub length: String, "", absent("none");
         /// a longer conversation is a bad sample; memory for it is planned
@@ -103,7 +102,7 @@ pub(crate) fn compile(
             arguments.tokenizer.display()
         ))
     })?;
-    let fill = arguments.pad.map(|pad| pad.id(&tokenizer)).transpose();
+    let fill = arguments.pad.map(|pad| tokenizer.id_for(&pad)).transpose();
     let rows = RowLength { most, fill: fill.map_err(|message| section.error_at("pad", message))? };
     if let Some(to) = arguments.to {
         rename(fields, field, to).map_err(|message| section.error_at("to", message))?;

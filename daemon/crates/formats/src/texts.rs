@@ -1,0 +1,304 @@
+//! Tokens made of another format's samples: `[dataset.tokens]` with `tokenizer`, or with `field` for lists of token
+//! numbers.
+//!
+//! The samples are opened in their format, and made tokens once, on all cores ([`pass`]), into files with Megatron's
+//! indexes in the cache ([`parts`]). These files are then the dataset, in the format `tokens`: all that it promises holds.
+//! One process makes the files while it holds a lock, and others wait for it; it continues where an earlier one stopped.
+//!
+//! The folder's name derives from the samples' files as they are now, the tokenizer, and the keys that determine the
+//! tokens, so a changed file gives another folder. The files' names derive from what is equal on all hosts, and are part of
+//! the fingerprint.
+
+mod keys;
+mod maker;
+mod parts;
+mod pass;
+mod sample_reader;
+#[cfg(all(test, feature = "text"))]
+mod tests;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use forebay_config::{CacheConfig, DatasetConfig};
+use forebay_keys::{Section, TokenName};
+use forebay_protocol::ids::SampleId;
+
+pub(super) use self::keys::{of_texts, put_back, source, take_keys};
+use self::maker::Maker;
+use self::parts::{Counts, Parts};
+use self::pass::{MadeTexts, Pass};
+use self::sample_reader::SampleReader;
+use crate::registry;
+use crate::tokens::{self, TokenKeys};
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::opening::{OpenOptions, Opened};
+use forebay_dataset::progress::{ScanProgress, TextsMade};
+use forebay_dataset::{Dataset, Field};
+use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
+use forebay_index::index_file::contents_digest;
+use forebay_storage::{PatientStorage, Storage};
+
+/// The name of the folder with the tokens of all datasets.
+const FOLDER: &str = "tokens";
+/// The file that says that a folder is complete.
+const SUMMARY: &str = "texts.json";
+/// The number of threads that wait for a storage behind a URL.
+const REMOTE_THREADS: usize = 16;
+
+/// Opens the tokens of a configuration's samples, and makes them if they do not exist. `samples`: the configuration
+/// without `[dataset.tokens]`.
+pub(super) fn open(
+    config: &DatasetConfig,
+    samples: &DatasetConfig,
+    keys: &TokenKeys,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
+    let started = Instant::now();
+    // Neighbours share pages, and the index of the previous daemon is that of the tokens.
+    let reading = OpenOptions { previous_index: None, in_order: None, by_blocks: true, ..options };
+    let Opened { dataset, storage, report } = registry::open_silently(samples, reading)?;
+    let field = keys::find_field(config, keys, dataset.fields())?;
+    let making = Making {
+        config,
+        dataset: dataset.as_ref(),
+        field,
+        maker: Maker::new(config, keys)?,
+        keys,
+        options,
+    };
+    let (folder, made) = making.folder(storage.as_ref())?;
+    if made.tokens == 0 {
+        let reason = format!("its {} texts have no tokens", made.texts);
+        return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
+    }
+    let mut opened =
+        registry::open_silently(&of_tokens(config, keys, &making.maker, folder), options)?;
+    let mut warnings = report.warnings;
+    if let [Field { name, .. }, _, ..] = dataset.fields() {
+        let field = &dataset.fields()[field].name;
+        warnings.push(format!(
+            "its samples have other fields than `{field}`, such as `{}`, which are read too; name `{field}` alone in \
+             dataset.fields",
+            if name == field { &dataset.fields()[1].name } else { name }
+        ));
+    }
+    warnings.extend(made.warning());
+    warnings.append(&mut opened.report.warnings);
+    opened.report.warnings = warnings;
+    opened.report.changes = report.changes;
+    opened.report.seconds = started.elapsed().as_secs_f64();
+    Ok(opened)
+}
+
+/// The folder that has those of all datasets: in the cache of the configuration, or else in the user's.
+pub(super) fn folder_of_all(config: &DatasetConfig) -> PathBuf {
+    place_of_all(config).path
+}
+
+/// As [`folder_of_all`], with what is to be checked of it.
+fn place_of_all(config: &DatasetConfig) -> IndexPlace {
+    let user = IndexPlace::choose(None, &[0; 32], &[0; 32]);
+    let path = match &config.cache.path {
+        Some(cache) => cache.join(format!("{FOLDER}-{}", forebay_dataset::index_bytes::own_user())),
+        None => user.path.ancestors().nth(2).unwrap_or(Path::new("/")).join(FOLDER),
+    };
+    IndexPlace { path, ..user }
+}
+
+/// The dataset of the files of tokens.
+fn of_tokens(
+    config: &DatasetConfig,
+    keys: &TokenKeys,
+    maker: &Maker,
+    folder: PathBuf,
+) -> DatasetConfig {
+    let keys = TokenKeys {
+        tokenizer: None,
+        field: None,
+        add_special_tokens: None,
+        parse_special_tokens: None,
+        bad_texts: None,
+        max_bytes: None,
+        end: maker.end.map(TokenName::Id),
+        ..keys.clone()
+    };
+    let mut own = Section::default();
+    own.put(tokens::TABLE, keys.to_value());
+    DatasetConfig {
+        format: tokens::FORMAT.name.to_owned(),
+        path: folder,
+        ids: None,
+        index: None,
+        own,
+        storage: Section::default(),
+        cache: CacheConfig::default(),
+        ..config.clone()
+    }
+}
+
+/// What the tokens are made of.
+struct Making<'a> {
+    config: &'a DatasetConfig,
+    dataset: &'a dyn Dataset,
+    /// Among the dataset's fields.
+    field: usize,
+    maker: Maker,
+    keys: &'a TokenKeys,
+    options: OpenOptions<'a>,
+}
+
+impl Making<'_> {
+    /// The folder with the files, after they have been made.
+    fn folder(&self, storage: &dyn Storage) -> Result<(PathBuf, Counts), DatasetError> {
+        let all = place_of_all(self.config);
+        let folder = all.path.join(&self.digest_on_this_host().to_hex()[..32]);
+        let place = IndexPlace { path: folder.join(SUMMARY), ..all };
+        let stem = self.digest_on_all_hosts().to_hex()[..16].to_owned();
+        let load = || Ok(saved(&folder, &stem).map_or(Saved::Nothing, Saved::Fresh));
+        let make = |_: &mut Vec<String>| {
+            let made = self.make(storage, &folder, &stem)?;
+            // Numbers and texts: serialization cannot fail.
+            Ok(serde_json::to_vec(&made).unwrap_or_default())
+        };
+        let mut warnings = Vec::new();
+        let made = match place.load_or_make(self.options, false, &mut warnings, load, make)? {
+            Loaded::Saved(made) => made,
+            Loaded::New { bytes, .. } => {
+                serde_json::from_slice(&bytes).map_err(|error| DatasetError::System {
+                    path: place.path,
+                    action: "reading back",
+                    source: error.into(),
+                })?
+            }
+        };
+        Ok((folder, made))
+    }
+
+    /// Everything that determines the tokens.
+    fn digest_on_all_hosts(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"forebay tokens of texts 1\0");
+        hasher.update(&self.dataset.fingerprint());
+        hasher.update(self.dataset.fields()[self.field].name.as_bytes());
+        hasher.update(b"\0");
+        self.maker.digest(&mut hasher);
+        hasher.update(&[u8::from(self.keys.skips_bad())]);
+        hasher.update(&self.keys.most_text_bytes().to_le_bytes());
+        hasher.finalize()
+    }
+
+    /// As [`digest_on_all_hosts`](Self::digest_on_all_hosts), with the files' times and sizes.
+    fn digest_on_this_host(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.digest_on_all_hosts().as_bytes());
+        hasher.update(self.config.path.as_os_str().as_encoded_bytes());
+        hasher.update(b"\0");
+        if let Some(index) = self.dataset.index() {
+            hasher.update(&contents_digest(index));
+        }
+        hasher.finalize()
+    }
+
+    /// Makes the files that a process before this one has not made.
+    fn make(
+        &self,
+        storage: &dyn Storage,
+        folder: &Path,
+        stem: &str,
+    ) -> Result<Counts, DatasetError> {
+        let Self { dataset, options, .. } = self;
+        let patient = options.patience.map(|patience| PatientStorage { storage, patience });
+        let storage: &dyn Storage = match &patient {
+            Some(patient) => patient,
+            None => storage,
+        };
+        let mut parts = Parts::resume(folder, stem, self.maker.dtype());
+        let all = dataset.sample_count();
+        let from = parts.made().texts;
+        let begun = Instant::now();
+        let report = |made: &Counts| {
+            let done = made.texts;
+            let left = (done > from).then(|| {
+                #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+                let share = (all.saturating_sub(done)) as f64 / (done - from) as f64;
+                begun.elapsed().mul_f64(share)
+            });
+            let texts = TextsMade { done, all, tokens: made.tokens, left };
+            let seen =
+                ScanProgress { samples: done, texts: Some(texts), ..ScanProgress::default() };
+            match (options.progress)(seen).is_break() {
+                true => Err(DatasetError::Cancelled),
+                false => Ok(()),
+            }
+        };
+        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads =
+            if storage.remote_root().is_some() { cores.max(REMOTE_THREADS) } else { cores };
+        let pass = Pass { starts: pass::starts(*dataset, from), threads };
+        let (dataset, field, maker) = (*dataset, self.field, &self.maker);
+        let (limit, skips_bad) = (self.config.limits.sample_bytes, self.keys.skips_bad());
+        let worker = || {
+            let reader = SampleReader::new(dataset, storage, limit);
+            let mut worker = Worker { dataset, field, skips_bad, reader, maker: maker.clone() };
+            move |texts: Range<u64>, give: pass::Give<'_>| worker.run(texts, give)
+        };
+        pass.run(worker, &mut |made| {
+            if let Some(made) = made {
+                parts.add(made)?;
+            }
+            report(parts.made())
+        })?;
+        parts.finish()
+    }
+}
+
+/// The summary of a complete folder.
+fn saved(folder: &Path, stem: &str) -> Option<Counts> {
+    let summary = fs::read(folder.join(SUMMARY)).ok()?;
+    let made: Counts = serde_json::from_slice(&summary).ok()?;
+    parts::are_all_there(folder, stem, &made).then_some(made)
+}
+
+/// One thread of the pass.
+struct Worker<'a> {
+    dataset: &'a dyn Dataset,
+    field: usize,
+    skips_bad: bool,
+    reader: SampleReader<'a>,
+    maker: Maker,
+}
+
+impl Worker<'_> {
+    /// Makes tokens of some texts, in their order.
+    fn run(&mut self, texts: Range<u64>, give: pass::Give<'_>) -> Result<(), DatasetError> {
+        let mut made = MadeTexts::default();
+        for id in texts.map(SampleId) {
+            let maker = &mut self.maker;
+            let read = self.reader.read(id, |values| match values.get(self.field) {
+                Some(value) => maker.make(value, &mut made),
+                None => Err("it has fewer fields than the dataset".to_owned()),
+            })?;
+            if let Err(reason) = read {
+                let path = self.dataset.full_name(self.reader.storage(), id);
+                if !self.skips_bad {
+                    let remedy =
+                        "mend it, or leave such texts out with dataset.tokens.bad_texts = \"skip\"";
+                    let reason = format!("{reason}; {remedy}");
+                    return Err(DatasetError::BrokenFile { path, reason });
+                }
+                made.leave_out(format!("{}: {reason}", path.display()));
+            }
+            if made.is_large() && give(std::mem::take(&mut made)).is_break() {
+                return Ok(());
+            }
+        }
+        // The pass ends in any case.
+        let _ = give(made);
+        Ok(())
+    }
+}
