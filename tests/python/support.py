@@ -250,13 +250,6 @@ def replace_once(text, *replaced):
     return text
 
 
-def makes_tokens_of_texts():
-    """Whether the program cuts texts into rows; if not, only files of tokens."""
-    schema = json.loads(run_program("check", "--schema").stdout)
-    of_one = schema["properties"]["dataset"]["anyOf"][0]["properties"]
-    return "tokenizer" in of_one["tokens"]["properties"]
-
-
 def printed_by(program, **names):
     """The lines that a program prints."""
     with contextlib.redirect_stdout(io.StringIO()) as output:

@@ -9,7 +9,7 @@ import struct
 import forebay
 import numpy
 import pytest
-from support import ROOT, indices, load_example, makes_tokens_of_texts, programs_of, replace_once
+from support import ROOT, indices, load_example, programs_of, replace_once
 
 MEGATRON, TORCHTITAN, MAP = "from-megatron.md", "from-torchtitan-and-grain.md", "from-map-and-group-texts.md"
 TOKENIZER = ROOT / "daemon/crates/text/fixtures/byte-level.json"
@@ -159,8 +159,6 @@ def test_transformers_trainer_takes_the_rows(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", [MEGATRON, TORCHTITAN, MAP])
 def test_configurations_of_texts_give_rows_of_tokens(tmp_path, page):
-    if not makes_tokens_of_texts():
-        pytest.skip("the program has no dataset.tokens.tokenizer")
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     (tmp_path / "web").mkdir()
     texts = [f"the {number} text " * (1 + number % 9) for number in range(200)]
