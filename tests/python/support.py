@@ -237,9 +237,17 @@ def started(command, address, **terms):
         process.wait()
 
 
-def programs_of(page):
-    """The Python programs of a page of the documentation."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / page).read_text(), re.DOTALL)
+def programs_of(page, language="python"):
+    """The Python programs of a page of the documentation, or its blocks of another language."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / "how-to" / page).read_text(), re.DOTALL)
+
+
+def replace_once(text, *replaced):
+    """A text with other parts, each of which it has once."""
+    for old, new in replaced:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
 
 
 def printed_by(program, **names):
