@@ -86,7 +86,8 @@ pub(super) fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
     };
     match dataset.blocks() {
         Some(blocks) => blocks.firsts.into_iter().for_each(&mut add),
-        None => (from..all).step_by(CHUNK_TEXTS as usize).for_each(&mut add),
+        None => (0..=all.saturating_sub(from) / CHUNK_TEXTS)
+            .for_each(|chunk| add(from + chunk * CHUNK_TEXTS)),
     }
     starts.push(all.max(from));
     starts
