@@ -184,8 +184,23 @@ def test_texts_behind_a_url(tmp_path):
     (tmp_path / "data").mkdir()
     lines(tmp_path / "data", texts)
     with served(tmp_path / "data") as server:
-        batches = rows(config(tmp_path, path=f"{server.url}/data.jsonl"))
-    assert (tokens(batches) == windows(reference(texts))).all()
+        toml = config(tmp_path, path=f"{server.url}/data.jsonl")
+        assert (tokens(rows(toml)) == windows(reference(texts))).all()
+        # Nobody reads the file again for its tokens; its replacement is noticed all the same.
+        lines(tmp_path / "data", texts[::-1])
+        assert (tokens(rows(toml)) == windows(reference(texts[::-1]))).all()
+
+
+def test_a_replaced_table_behind_a_url_is_noticed(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = documents()
+    (tmp_path / "data").mkdir()
+    with served(tmp_path / "data") as server:
+        for found in (texts, texts[::-1]):
+            parquet.write_table(pyarrow.table({"text": found}), tmp_path / "data/data.parquet", compression="none")
+            toml = config(tmp_path, path=f"{server.url}/data.parquet", kind="parquet")
+            assert (tokens(rows(toml)) == windows(reference(found))).all()
 
 
 def test_files_of_tokens_refuse_a_tokenizer(tmp_path):

@@ -171,6 +171,10 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
             .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
     };
     let opened = opening.watched(open, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
+    if forebay_formats::makes_tokens(dataset) {
+        // Nothing else of it is read.
+        return Ok(true);
+    }
     let metrics = opened.storage.properties().cache.context(
         "nothing of this dataset can be kept: the cache cannot be used, which the lines above say, or the storage has no \
          tags that tell an object from one that takes its place",

@@ -36,6 +36,8 @@ pub struct OpenOptions<'a> {
     pub patience: Option<&'a Patience>,
     /// Whether a saved index without stamps is rebuilt.
     pub lists_anew: bool,
+    /// Whether the files of a saved index are compared also behind a URL, where a reader would notice a change.
+    pub compares_files: bool,
     /// Whether the order is by [blocks](crate::Dataset::blocks): samples then share reads if the format has blocks.
     pub by_blocks: bool,
     /// If samples are requested in the dataset's order: the batch size. Neighbours in a batch that have a URL are read
@@ -62,6 +64,7 @@ impl Default for OpenOptions<'_> {
             previous_index: None,
             patience: None,
             lists_anew: false,
+            compares_files: false,
             by_blocks: false,
             in_order: None,
             samples_root: None,

@@ -233,7 +233,8 @@ pub(super) struct Opening<'a, F: Format> {
 impl<F: Format> Opening<'_, F> {
     /// Whether an index matches the current files.
     fn is_fresh(&self, index: &F::Index) -> Result<bool, DatasetError> {
-        if self.lists.remote_root().is_some() && !F::IS_COMPARED_REMOTELY {
+        let is_compared = F::IS_COMPARED_REMOTELY || self.request.options.compares_files;
+        if self.lists.remote_root().is_some() && !is_compared {
             return Ok(true);
         }
         self.request.are_unchanged(self.lists, index, &F::files(self)?)

@@ -49,4 +49,4 @@ pub use layouts::{Layout, find_layout};
 pub use propose::{
     Proposal, build_index, open, open_configured, propose, recognize, settle_format,
 };
-pub use registry::{format_names, format_tables, resolve_keys, root_of, roots_of};
+pub use registry::{format_names, format_tables, makes_tokens, resolve_keys, root_of, roots_of};

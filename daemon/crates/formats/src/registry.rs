@@ -54,6 +54,8 @@ pub(super) struct Format {
     pub(super) marks: &'static [&'static str],
     /// Whether an index of a dataset is saved. If so, its root has existed before.
     has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
+    /// Whether a saved index has the version of each file, so that a changed file is noticed.
+    pub(super) has_versions: bool,
     /// Whether files that are compressed as a whole are supported, after the cache has unpacked them.
     unpacks: bool,
     keys: Table,
@@ -87,6 +89,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
         data_root: |_| None,
         marks: &[],
         has_saved_index: folder::has_saved_index,
+        has_versions: false,
         unpacks: false,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
@@ -103,6 +106,7 @@ const fn indexed<F: indexed::Format>() -> Format {
         data_root: |config| F::data_root(&<F::Keys as Keys>::read(&mut config.own.clone()).ok()?),
         marks: F::MARKS,
         has_saved_index: |config, _, options| indexed::has_saved_index::<F>(config, options),
+        has_versions: true,
         unpacks: F::UNPACKS,
         ..format::<F::Keys>(&F::FORMAT, indexed::open::<F>, F::draft)
     }
@@ -117,6 +121,7 @@ static FORMATS: [Format; 14] = [
     indexed::<Records<Mds>>(),
     Format {
         has_saved_index: litdata::has_saved_index,
+        has_versions: true,
         marks: &litdata::FIRST_CHUNKS,
         unpacks: true,
         ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
@@ -201,6 +206,11 @@ pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
     let listed = configured(config).map(|format| (format.root)(&config.path));
     let tokens = texts::of_texts(config).then(|| texts::folder_of_all(config));
     [root_of(config)].into_iter().chain(listed).chain(tokens).collect()
+}
+
+/// Whether a dataset's samples are made tokens, which are kept.
+pub fn makes_tokens(config: &DatasetConfig) -> bool {
+    texts::of_texts(config)
 }
 
 /// The valid values of `dataset.format`.

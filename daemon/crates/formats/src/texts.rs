@@ -17,16 +17,17 @@ mod sample_reader;
 #[cfg(all(test, feature = "text"))]
 mod tests;
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::Instant;
+use std::{fs, io};
 
 use forebay_config::{CacheConfig, DatasetConfig};
 use forebay_keys::{Section, TokenName};
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 
 pub(super) use self::keys::{of_texts, put_back, source, take_keys};
 use self::maker::Maker;
@@ -59,8 +60,15 @@ pub(super) fn open(
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
     let started = Instant::now();
-    // Neighbours share pages, and the index of the previous daemon is that of the tokens.
-    let reading = OpenOptions { previous_index: None, in_order: None, by_blocks: true, ..options };
+    // Neighbours share pages. Nobody reads the files again, so changes are looked for now. And the index of the previous daemon is that of the tokens.
+    let reading = OpenOptions {
+        previous_index: None,
+        in_order: None,
+        by_blocks: true,
+        compares_files: true,
+        ..options
+    };
+    keys::check_format(config)?;
     let Opened { dataset, storage, report } = registry::open_silently(samples, reading)?;
     let field = keys::find_field(config, keys, dataset.fields())?;
     let making = Making {
@@ -76,6 +84,7 @@ pub(super) fn open(
         let reason = format!("its {} texts have no tokens", made.texts);
         return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
     }
+    let files = folder.clone();
     let mut opened =
         registry::open_silently(&of_tokens(config, keys, &making.maker, folder), options)?;
     let mut warnings = report.warnings;
@@ -91,6 +100,10 @@ pub(super) fn open(
     warnings.append(&mut opened.report.warnings);
     opened.report.warnings = warnings;
     opened.report.changes = report.changes;
+    if opened.report.path.is_none() {
+        (opened.report.path, opened.report.bytes) =
+            (Some(files), made.tokens.saturating_mul(making.maker.dtype().size_bytes()));
+    }
     opened.report.seconds = started.elapsed().as_secs_f64();
     Ok(opened)
 }
@@ -107,7 +120,12 @@ fn place_of_all(config: &DatasetConfig) -> IndexPlace {
         Some(cache) => cache.join(format!("{FOLDER}-{}", forebay_dataset::index_bytes::own_user())),
         None => user.path.ancestors().nth(2).unwrap_or(Path::new("/")).join(FOLDER),
     };
-    IndexPlace { path, ..user }
+    // Another user could put tokens into a folder that all may write to.
+    let private_folder = match &config.cache.path {
+        Some(_) => Some(path.clone()),
+        None => user.private_folder,
+    };
+    IndexPlace { path, private_folder, is_configured: false }
 }
 
 /// The dataset of the files of tokens.
@@ -159,7 +177,9 @@ impl Making<'_> {
         let folder = all.path.join(&self.digest_on_this_host().to_hex()[..32]);
         let place = IndexPlace { path: folder.join(SUMMARY), ..all };
         let stem = self.digest_on_all_hosts().to_hex()[..16].to_owned();
-        let load = || Ok(saved(&folder, &stem).map_or(Saved::Nothing, Saved::Fresh));
+        self.make_folder(&place)?;
+        let load =
+            || Ok(saved(&folder, &stem, self.maker.dtype()).map_or(Saved::Nothing, Saved::Fresh));
         let make = |_: &mut Vec<String>| {
             let made = self.make(storage, &folder, &stem)?;
             // Numbers and texts: serialization cannot fail.
@@ -179,6 +199,21 @@ impl Making<'_> {
         Ok((folder, made))
     }
 
+    /// Makes the folder, and checks that it can be locked: two makers would write the same files.
+    fn make_folder(&self, place: &IndexPlace) -> Result<(), DatasetError> {
+        let is_usable = || place.make_folder().and_then(|()| place.try_lock());
+        self.options.call("making the folder of", &place.path, is_usable).map_err(|error| {
+            DatasetError::System {
+                path: place.path.parent().unwrap_or(&place.path).to_owned(),
+                action: "making the folder of tokens",
+                source: io::Error::new(
+                    error.kind(),
+                    format!("{error}; set cache.path to a folder of a local disk that this user may write to"),
+                ),
+            }
+        })
+    }
+
     /// Everything that determines the tokens.
     fn digest_on_all_hosts(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
@@ -188,7 +223,11 @@ impl Making<'_> {
         hasher.update(b"\0");
         self.maker.digest(&mut hasher);
         hasher.update(&[u8::from(self.keys.skips_bad())]);
-        hasher.update(&self.keys.most_text_bytes().to_le_bytes());
+        let limits = &self.config.limits;
+        for most in [self.keys.most_text_bytes(), limits.inflated_bytes, limits.sample_bytes] {
+            // They decide which texts are left out.
+            hasher.update(&if self.keys.skips_bad() { most } else { 0 }.to_le_bytes());
+        }
         hasher.finalize()
     }
 
@@ -229,8 +268,11 @@ impl Making<'_> {
                 begun.elapsed().mul_f64(share)
             });
             let texts = TextsMade { done, all, tokens: made.tokens, left };
-            let seen =
-                ScanProgress { samples: done, texts: Some(texts), ..ScanProgress::default() };
+            let seen = ScanProgress {
+                samples: done - from,
+                texts: Some(texts),
+                ..ScanProgress::default()
+            };
             match (options.progress)(seen).is_break() {
                 true => Err(DatasetError::Cancelled),
                 false => Ok(()),
@@ -258,10 +300,10 @@ impl Making<'_> {
 }
 
 /// The summary of a complete folder.
-fn saved(folder: &Path, stem: &str) -> Option<Counts> {
+fn saved(folder: &Path, stem: &str, dtype: DType) -> Option<Counts> {
     let summary = fs::read(folder.join(SUMMARY)).ok()?;
     let made: Counts = serde_json::from_slice(&summary).ok()?;
-    parts::are_all_there(folder, stem, &made).then_some(made)
+    parts::are_all_there(folder, stem, dtype, &made).then_some(made)
 }
 
 /// One thread of the pass.
@@ -291,7 +333,7 @@ impl Worker<'_> {
                     let reason = format!("{reason}; {remedy}");
                     return Err(DatasetError::BrokenFile { path, reason });
                 }
-                made.leave_out(format!("{}: {reason}", path.display()));
+                made.leave_out(|| format!("{}: {reason}", path.display()));
             }
             if made.is_large() && give(std::mem::take(&mut made)).is_break() {
                 return Ok(());

@@ -63,10 +63,18 @@ pub(super) fn open(
     if samples == 0 {
         let ahead = if keys.looks_ahead() { " and the one that its last label is" } else { "" };
         let reason = match all {
-            0 => format!(
-                "there are not the {} tokens of a row{ahead}; make dataset.tokens.length smaller",
-                keys.length,
-            ),
+            0 => {
+                let joined = match keys.cut {
+                    Cut::Windows => {
+                        ", which a window has of one file; or set dataset.tokens.cut to \"concatenate\""
+                    }
+                    Cut::Concatenate | Cut::Pack => "",
+                };
+                let length = keys.length;
+                format!(
+                    "there are not the {length} tokens of a row{ahead}{joined}; make dataset.tokens.length smaller"
+                )
+            }
             _ => "dataset.limit is 0; leave it out or raise it".to_owned(),
         };
         return Err(DatasetError::NoSamples { path: config.path.clone(), reason });

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Keys};
 
-use crate::registry::AUTO;
+use crate::registry::{self, AUTO, Format};
 use crate::tokens::{FORMAT, TABLE, TokenKeys, is_integer};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Field, FieldKind};
@@ -60,6 +60,23 @@ pub(in super::super) fn source(config: &DatasetConfig) -> Cow<'_, DatasetConfig>
     source.own.remove(TABLE);
     source.limit = None;
     Cow::Owned(source)
+}
+
+/// Refuses formats in which a changed file would not be noticed.
+pub(super) fn check_format(config: &DatasetConfig) -> Result<(), DatasetError> {
+    let has_versions = |format: &&Format| format.has_versions;
+    if registry::find(&config.format).is_some_and(|format| format.has_versions) {
+        return Ok(());
+    }
+    let usable: Vec<_> =
+        registry::formats().iter().filter(has_versions).map(|format| format.name).collect();
+    let message = format!(
+        "`dataset.tokens.tokenizer` and `field` are of formats whose index has the version of each file, which `{}` is \
+         not: {}",
+        config.format,
+        usable.join(", ")
+    );
+    Err(config.own.error(message).into())
 }
 
 /// The place of the field that becomes tokens.

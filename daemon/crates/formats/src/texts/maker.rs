@@ -22,7 +22,6 @@ pub(super) struct Maker {
     /// The token after each text.
     pub(super) end: Option<u32>,
     largest_id: u32,
-    most_bytes: u64,
     ids: Vec<u32>,
 }
 
@@ -32,15 +31,15 @@ struct ForTexts {
     tokenizer: Tokenizer,
     options: Options,
     flags: [bool; 2],
+    most_bytes: u64,
     tokens: Tokens,
 }
 
 #[cfg(feature = "text")]
 impl Clone for ForTexts {
     fn clone(&self) -> Self {
-        let Self { tokenizer, options, flags, .. } = self;
-        let (tokenizer, options) = (tokenizer.clone(), options.clone());
-        Self { tokenizer, options, flags: *flags, tokens: Tokens::default() }
+        let (tokenizer, options) = (self.tokenizer.clone(), self.options.clone());
+        Self { tokenizer, options, tokens: Tokens::default(), ..*self }
     }
 }
 
@@ -59,17 +58,20 @@ impl Maker {
                 keys.parse_special_tokens.unwrap_or(true),
             ];
             let options = Options::new(flags[0], flags[1], None);
-            let tokenizer = Some(ForTexts { tokenizer, options, flags, tokens: Tokens::default() });
-            let most_bytes = keys.most_text_bytes();
-            return Ok(Self { tokenizer, end, largest_id, most_bytes, ids: Vec::new() });
+            let (most_bytes, tokens) = (keys.most_text_bytes(), Tokens::default());
+            let tokenizer = Some(ForTexts { tokenizer, options, flags, most_bytes, tokens });
+            return Ok(Self { tokenizer, end, largest_id, ids: Vec::new() });
         }
-        let _ = config;
+        let (end, largest_id) = (keys.end_id(), i32::MAX.cast_unsigned());
+        if let Some(end) = end.filter(|end| *end > largest_id) {
+            let message = format!("`dataset.tokens.end` is {end}, and tokens are below 2³¹");
+            return Err(config.own.error(message));
+        }
         Ok(Self {
             #[cfg(feature = "text")]
             tokenizer: None,
-            end: keys.end_id(),
-            largest_id: i32::MAX.cast_unsigned(),
-            most_bytes: u64::MAX,
+            end,
+            largest_id,
             ids: Vec::new(),
         })
     }
@@ -113,8 +115,8 @@ impl Maker {
         let Some(texts) = &mut self.tokenizer else {
             return Err("it is a text, and dataset.tokens.tokenizer is not set".to_owned());
         };
-        if text.len() as u64 > self.most_bytes {
-            let (bytes, most) = (text.len(), self.most_bytes);
+        if text.len() as u64 > texts.most_bytes {
+            let (bytes, most) = (text.len(), texts.most_bytes);
             return Err(format!(
                 "the text has {bytes} bytes, more than dataset.tokens.max_bytes, {most}"
             ));
@@ -133,7 +135,10 @@ impl Maker {
     }
 
     fn take_numbers(&mut self, array: &ArrayValue<'_>) -> Result<(), String> {
-        if array.shape.len() != 1 || array.big_endian {
+        if array.big_endian {
+            return Err("its numbers are in big endian; save them in little endian".to_owned());
+        }
+        if array.shape.len() != 1 {
             return Err(format!("its shape is {:?}, not that of a list", array.shape));
         }
         let size = usize::try_from(array.dtype.size_bytes()).unwrap_or(1).clamp(1, 8);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use super::pass::MadeTexts;
+use super::pass::{MadeTexts, NAMED};
 use crate::tokens::write_index;
 use forebay_dataset::error::DatasetError;
 
@@ -29,9 +29,6 @@ const fn part_tokens(part: u64) -> u64 {
     let doublings = if part < 6 { part } else { 6 };
     1 << (20 + doublings)
 }
-
-/// How many texts that are left out are named.
-const NAMED: usize = 3;
 
 /// What was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -115,7 +112,7 @@ impl<'a> Parts<'a> {
         part_tokens: fn(u64) -> u64,
     ) -> Self {
         let mut complete = Counts::default();
-        while let Some(part) = complete_part(folder, stem, complete.parts) {
+        while let Some(part) = complete_part(folder, stem, dtype, complete.parts) {
             complete.add(&part);
         }
         Self { folder, stem, dtype, part_tokens, made: complete.clone(), complete, part: None }
@@ -140,7 +137,7 @@ impl<'a> Parts<'a> {
                 texts: 1,
                 tokens: length.into(),
                 left_out: named.is_some().into(),
-                named: named.into_iter().collect(),
+                named: named.flatten().into_iter().collect(),
             };
             self.made.add(&text);
             let part = match &mut self.part {
@@ -194,20 +191,22 @@ impl<'a> Parts<'a> {
 }
 
 /// Whether all parts of a summary exist.
-pub(super) fn are_all_there(folder: &Path, stem: &str, made: &Counts) -> bool {
-    let parts = (0..made.parts).map_while(|part| complete_part(folder, stem, part));
+pub(super) fn are_all_there(folder: &Path, stem: &str, dtype: DType, made: &Counts) -> bool {
+    let parts = (0..made.parts).map_while(|part| complete_part(folder, stem, dtype, part));
     let mut found = Counts::default();
     parts.for_each(|part| found.add(&part));
     found == *made
 }
 
 /// The counts of a complete part.
-fn complete_part(folder: &Path, stem: &str, part: u64) -> Option<Counts> {
+fn complete_part(folder: &Path, stem: &str, dtype: DType, part: u64) -> Option<Counts> {
     let counts = fs::read(path_of(folder, stem, part, "json")).ok()?;
     let counts: Counts = serde_json::from_slice(&counts).ok()?;
-    let is_there = |ending| path_of(folder, stem, part, ending).is_file();
-    (counts.parts == 1 && (counts.tokens == 0 || (is_there("bin") && is_there("idx"))))
-        .then_some(counts)
+    let bytes =
+        |ending| fs::metadata(path_of(folder, stem, part, ending)).ok().map(|file| file.len());
+    let expected = counts.tokens.checked_mul(dtype.size_bytes());
+    let is_whole = counts.tokens == 0 || (bytes("bin") == expected && bytes("idx").is_some());
+    (counts.parts == 1 && is_whole).then_some(counts)
 }
 
 fn path_of(folder: &Path, stem: &str, part: u64, ending: &str) -> PathBuf {
@@ -275,7 +274,7 @@ mod tests {
             (counts.texts, counts.tokens),
             (40, lengths.iter().copied().map(u64::from).sum())
         );
-        assert!(counts.parts > 3 && are_all_there(whole.path(), "a", &counts));
+        assert!(counts.parts > 3 && are_all_there(whole.path(), "a", DType::U16, &counts));
         for interrupted in 0..lengths.len() {
             let folder = tempfile::tempdir().unwrap();
             let mut parts = Parts::resume_with(folder.path(), "a", DType::U16, part_tokens);
@@ -293,7 +292,7 @@ mod tests {
             assert!(files(folder.path()) == files(whole.path()), "after {interrupted} texts");
         }
         fs::remove_file(whole.path().join("a-000001.idx")).unwrap();
-        assert!(!are_all_there(whole.path(), "a", &counts));
+        assert!(!are_all_there(whole.path(), "a", DType::U16, &counts));
     }
 
     #[test]
@@ -301,7 +300,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut parts = Parts::resume(folder.path(), "a", DType::U16);
         let mut made = texts(&[0]);
-        made.leave_out("x: bad".to_owned());
+        made.leave_out(|| "x: bad".to_owned());
         parts.add(made).unwrap();
         let counts = parts.finish().unwrap();
         assert_eq!((counts.texts, counts.tokens, counts.left_out), (2, 0, 1));

@@ -8,8 +8,8 @@
 //! ended     -> taken     the receiver, once all chunks before it are taken
 //! ```
 //! The receiver takes the pieces of the first chunk that is not taken as they come, and keeps those of later ones. A thread
-//! of a later chunk waits while more than [`KEPT_BYTES`] are kept; the thread of the first chunk never waits, so the pass
-//! goes on. A failure of a thread or of the receiver ends all.
+//! waits while more than [`KEPT_BYTES`] are kept, except that of the first chunk if the receiver has taken all that it gave:
+//! so one of the two can always go on. A failure of a thread or of the receiver ends all.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
@@ -28,6 +28,8 @@ const CHUNK_TEXTS: u64 = 64;
 const PIECE_BYTES: usize = 1 << 20;
 /// The bytes that are kept for chunks whose turn has not come.
 const KEPT_BYTES: usize = 64 << 20;
+/// How many texts that are left out are named.
+pub(super) const NAMED: usize = 3;
 /// The longest pause between two reports.
 const REPORT_PERIOD: Duration = Duration::from_millis(50);
 
@@ -38,22 +40,27 @@ pub(super) struct MadeTexts {
     pub(super) ids: Vec<u8>,
     /// The number of tokens of each text; 0 for one that is left out.
     pub(super) lengths: Vec<u32>,
-    /// Those that are left out: their place among these texts, their name and the reason.
-    pub(super) left_out: Vec<(usize, String)>,
+    /// Those that are left out: their place among these texts, and of the first ones the name and the reason.
+    pub(super) left_out: Vec<(usize, Option<String>)>,
 }
 
 impl MadeTexts {
     /// Adds a text.
     ///
     /// # Errors
-    /// It has more tokens than Megatron's index counts.
+    /// It has more tokens than Megatron's index counts, or one that the type does not have.
     pub(super) fn add(&mut self, ids: &[u32], dtype: DType) -> Result<(), String> {
         let Ok(length) = i32::try_from(ids.len()) else {
             return Err(format!("it has {} tokens, more than 2³¹", ids.len()));
         };
+        let most = if dtype.size_bytes() == 2 { 0xffff } else { i32::MAX.cast_unsigned() };
+        if let Some(id) = ids.iter().find(|id| **id > most) {
+            return Err(format!(
+                "it has the token {id}, and the tokenizer's vocabulary ends before it"
+            ));
+        }
         self.lengths.push(length.cast_unsigned());
         match dtype.size_bytes() {
-            // The type is that of the largest id.
             2 => self.ids.extend(ids.iter().flat_map(|id| id.to_le_bytes().into_iter().take(2))),
             _ => self.ids.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
         }
@@ -61,14 +68,22 @@ impl MadeTexts {
     }
 
     /// Adds a text without tokens.
-    pub(super) fn leave_out(&mut self, name: String) {
+    pub(super) fn leave_out(&mut self, name: impl FnOnce() -> String) {
+        let name = (self.left_out.len() < NAMED).then(name);
         self.left_out.push((self.lengths.len(), name));
         self.lengths.push(0);
     }
 
     /// Whether it is to be given.
     pub(super) const fn is_large(&self) -> bool {
-        self.ids.len() >= PIECE_BYTES
+        self.bytes() >= PIECE_BYTES
+    }
+
+    /// The memory of its texts.
+    const fn bytes(&self) -> usize {
+        self.ids.len()
+            + self.lengths.len() * size_of::<u32>()
+            + self.left_out.len() * size_of::<(usize, Option<String>)>()
     }
 }
 
@@ -135,8 +150,12 @@ impl Board {
 
     fn give(&self, chunk: usize, piece: MadeTexts) -> ControlFlow<()> {
         let mut state = self.lock();
-        let bytes = piece.ids.len();
-        while !state.is_over && chunk != state.first && state.kept_bytes + bytes > KEPT_BYTES {
+        let bytes = piece.bytes();
+        // The receiver takes what it has of the first chunk, whatever else is kept.
+        let has_turn = |state: &State| {
+            chunk == state.first && state.pieces.get(&chunk).is_none_or(VecDeque::is_empty)
+        };
+        while !state.is_over && !has_turn(&state) && state.kept_bytes + bytes > KEPT_BYTES {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.is_over {
@@ -247,7 +266,7 @@ impl Pass {
                 state = board.lock();
                 continue;
             }
-            state.kept_bytes -= pieces.iter().map(|piece| piece.ids.len()).sum::<usize>();
+            state.kept_bytes -= pieces.iter().map(MadeTexts::bytes).sum::<usize>();
             board.changed.notify_all();
             drop(state);
             for piece in pieces {
@@ -308,6 +327,15 @@ mod tests {
             run(threads, |_| false, receive).unwrap();
             assert_eq!(found, (0..300).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_token_outside_of_the_type_is_refused() {
+        let mut made = MadeTexts::default();
+        assert!(made.add(&[1, 70_000], DType::U16).unwrap_err().contains("70000"));
+        assert!(made.add(&[u32::MAX], DType::I32).is_err());
+        made.add(&[1, 70_000], DType::I32).unwrap();
+        assert_eq!((made.lengths, made.ids.len()), (vec![2], 8));
     }
 
     #[test]

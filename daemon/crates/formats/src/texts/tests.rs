@@ -1,5 +1,6 @@
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +9,7 @@ use forebay_keys::{Section, Value};
 use forebay_protocol::ids::SampleId;
 use forebay_text::{Options, Tokenizer, Tokens};
 
-use crate::testing::config_for;
+use crate::testing::{config_for, npy_bytes};
 use crate::{conformance, open, resolve_keys};
 use forebay_dataset::opening::read_sample;
 use forebay_dataset::progress::ScanProgress;
@@ -218,6 +219,28 @@ fn unusable_texts_are_an_error_or_left_out() {
         let left_out = (0..14).filter(|number| !is_short(number)).count();
         assert!(warning.contains(&format!("{left_out} of 14 texts")), "{warning}");
     }
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = fixture(folder.path(), 3, &in_windows());
+    let all = super::folder_of_all(&config);
+    fs::create_dir_all(&all).unwrap();
+    fs::set_permissions(&all, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = open_it(&config).unwrap_err();
+    assert!(error.contains("not this user's alone") && error.contains("cache.path"), "{error}");
+}
+
+#[test]
+fn formats_whose_changes_go_unnoticed_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ids.npy");
+    fs::write(&path, npy_bytes("<i4", false, "(3, 5)", &[0; 60])).unwrap();
+    let mut config = config_for("npy", &path);
+    config.own.put("tokens", Value::Table(vec![("field".to_owned(), word_value("array").into())]));
+    let error = open_it(&config).unwrap_err();
+    assert!(error.contains("version of each file") && error.contains("parquet"), "{error}");
 }
 
 #[test]

@@ -231,9 +231,9 @@ impl Keys for OwnKeys {
     fn take(section: &mut Section) -> Result<Self, ConfigError> {
         let mut section = section.take_section(TABLE)?;
         let keys = TokenKeys::read(&mut section)?;
-        match ["tokenizer", "field"].into_iter().find(|key| section.location_of(key).is_some()) {
+        match ["tokenizer", "field", "bad_texts"].into_iter().find(|key| section.location_of(key).is_some()) {
             Some(key) => Err(section.error_at(key, format!(
-                "`{}` makes tokens of the samples of another format, and these files are tokens already; leave it out, or \
+                "`{}` is of tokens that are made of the samples of another format, and these files are tokens already; leave it out, or \
                  set `dataset.format` to that of the texts, such as \"parquet\"",
                 section.key_path(key)
             ))),

@@ -108,6 +108,14 @@ impl IndexPlace {
         }
     }
 
+    /// Whether its folder can have the lock that [`load_or_make`](Self::load_or_make) takes.
+    ///
+    /// # Errors
+    /// An error of the system: there are no locks, or the folder may not be written to.
+    pub fn try_lock(&self) -> io::Result<()> {
+        LockFile::try_take(&self.beside(".lock")).map(drop)
+    }
+
     /// Loads the saved index if it has the given digests. `open` validates its bytes, `keys` returns the digests of the
     /// dataset and of the options that it was made for.
     ///
