@@ -35,6 +35,15 @@ pub enum Extent {
     },
 }
 
+/// How a client pads the rows of a ragged tensor, if it hands them out as one array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Padding {
+    /// The first dimension is that of the batch's longest row, rounded up to a multiple of this; at least 1.
+    pub multiple_of: u32,
+    /// The bits of the value after a row's end, as a float64.
+    pub value_bits: u64,
+}
+
 /// One named tensor of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TensorSpec {
@@ -51,6 +60,8 @@ pub struct TensorSpec {
     pub channels_last: bool,
     /// The conversion by a client's GPU; `None`: the tensor in the slot is complete.
     pub finish: Option<Finish>,
+    /// The padding that the configuration asks the client for; the rows in the slot have none.
+    pub padding: Option<Padding>,
 }
 
 impl TensorSpec {
@@ -64,6 +75,7 @@ impl TensorSpec {
             extent: Extent::Dense,
             channels_last: false,
             finish: None,
+            padding: None,
         }
     }
 

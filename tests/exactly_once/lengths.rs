@@ -250,6 +250,8 @@ fn positions_and_lengths_that_do_not_fit_are_refused_by_name() {
     );
     let found = check(&[long[0], "batch.too_long=drop"]);
     assert!(found.stdout.contains("343 an epoch"), "{}\n{}", found.stdout, found.stderr);
+    let found = check(&[long[0], "batch.too_long=truncate"]);
+    assert!(found.stdout.contains("at most 6; pools of 90"), "{}\n{}", found.stdout, found.stderr);
     let found = check(&["batch.length=token"]);
     assert!(found.stderr.contains("no field `token`; did you mean `tokens`?"), "{}", found.stderr);
     let found = check(&[]);

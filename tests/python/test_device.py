@@ -115,6 +115,21 @@ def test_rows_of_different_lengths_are_ragged_tensors(ragged, play):
     assert seen == on_host(config)
 
 
+def test_padded_fields_have_no_static_memory(ragged, play):
+    config = ragged(20)
+    config["batch"]["pad"] = "batch"
+    seen = play(
+        config,
+        """
+        try:
+            loader(static=True)
+        except forebay.ConfigError as error:
+            print(json.dumps(str(error)))
+        """,
+    )
+    assert "static=True keeps addresses and shapes" in seen and "`batch.pad`" in seen
+
+
 def test_more_batches_than_device_hold_are_refused_until_one_goes(config, play):
     seen = play(
         config(),

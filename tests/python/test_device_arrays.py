@@ -209,6 +209,21 @@ def test_states_and_epochs_are_as_on_the_host(config, play):
     assert seen[2] == [] and seen[3] in ("registered", "staged")
 
 
+def test_fields_to_pad_are_refused(ragged, play):
+    config = ragged()
+    config["batch"]["pad"] = "batch"
+    seen = play(
+        config,
+        """
+        try:
+            loader()
+        except forebay.ConfigError as error:
+            print(json.dumps(str(error)))
+        """,
+    )
+    assert seen.startswith("`batch.pad` needs arrays that can be padded")
+
+
 def test_without_a_driver_the_error_says_what_to_do(config):
     import forebay.device
 

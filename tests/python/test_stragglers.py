@@ -105,6 +105,28 @@ def test_a_straggler_that_moves_means_that_loading_is_too_slow_everywhere():
     assert "all ranks wait for data, 7.5 ms and more" in report.sentence
 
 
+def test_batches_of_uneven_cost_have_a_remedy():
+    even, uneven = [[100] * 8] * 4, [[100, 400] * 4, [400, 100] * 4, [100] * 8, [100] * 8]
+    for costs, has_remedy in [(even, False), (uneven, True), ([[0] * 8] * 4, False), ([[]] * 4, False)]:
+        for figures in (ranks([0.0005] * 4, costs=costs), ranks(LATE, costs=costs), ranks([0.020] * 4, costs=costs)):
+            report = judge(figures)
+            assert ("`batch.budget`" in report.sentence) == has_remedy, report.sentence
+    assert "2.3 times the elements of the mean" in judge(ranks(LATE, costs=uneven)).sentence
+    assert "costs" not in judge(ranks(LATE, costs=uneven)).to_dict()["figures"][0]
+
+
+def test_a_timer_counts_the_cost_of_rows_that_differ_in_length():
+    def rows(lengths):
+        values, ends = numpy.zeros(sum(lengths)), numpy.cumsum(lengths)
+        return forebay.Ragged(values, ends - lengths, numpy.array(lengths))
+
+    padded = {"tokens": numpy.zeros((2, 8)), "tokens_lengths": numpy.array([3, 8])}
+    timer = forebay.StepTimer()
+    for _ in timer.steps([{"a": rows([3, 5]), "b": rows([1, 7])}, {"label": numpy.zeros(4)}, [1], padded, {}]):
+        pass
+    assert list(timer.recent_costs) == [14, 0, 0, 16, 0]
+
+
 def test_without_torch_distributed_there_is_one_rank(config):
     with forebay.Loader(config()) as loader:
         for _ in loader:

@@ -276,6 +276,11 @@ impl Session {
             tensors.append((name, dtype, &spec.row_shape, ragged, spec.channels_last))?;
         }
         dict.set_item("tensors", tensors)?;
+        let padding = specs.iter().filter_map(|spec| {
+            let by = spec.padding?;
+            Some((spec.name.as_str(), by.multiple_of, f64::from_bits(by.value_bits)))
+        });
+        dict.set_item("padding", padding.collect::<Vec<_>>())?;
         Ok(dict)
     }
 

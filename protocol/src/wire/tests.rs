@@ -15,7 +15,7 @@ use crate::ids::Position;
 use crate::layout::SlotLayout;
 use crate::observing::{Recording, ReplayRequest, ReplayState, SessionSteps};
 use crate::pixel_values::Normalization;
-use crate::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
+use crate::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_TENSORS, Padding, TensorSpec};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -24,6 +24,7 @@ fn hex(bytes: &[u8]) -> String {
 fn attached() -> Box<Attached> {
     let text = TensorSpec {
         extent: Extent::Ragged { max_row_bytes: 64, compact: true },
+        padding: Some(Padding { multiple_of: 8, value_bits: 0.5_f64.to_bits() }),
         ..TensorSpec::dense("t", DType::U8, &[])
     };
     let by = Normalization { mean: vec![0.5], std: vec![0.25] };
@@ -96,7 +97,7 @@ where
 
 #[test]
 fn bytes_of_every_client_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 8, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 9, "a new version: pin its bytes beside the old ones' history");
     let start = Start {
         config: ConfigSource::File("a".into()),
         overrides: vec![("b".into(), "1".into())],
@@ -208,10 +209,10 @@ fn bytes_of_every_daemon_frame_are_pinned() {
     ];
     let terms = "\
         0100000000000000010000000000000073030000000000000001000000000000006909000000\
-        02000000000000000300000000000000020000000000000000000000000001000000000000007400000000\
-        00000000000000000100000040000000000000000100000100000000000000670000000003000000000000000200000000000000\
+        0200000000000000030000000000000002000000000000000000000000000001000000000000007400000000\
+        00000000000000000100000040000000000000000100000108000000000000000000e03f0100000000000000670000000003000000000000000200000000000000\
         030000000000000001000000000000000000000001010a0000000300000000000000010000000000000002000000000000000300000000\
-        000000000100000000000000000000000000e03f000000000000d03f02000000\
+        000000000100000000000000000000000000e03f000000000000d03f0200000000\
         040000000800060000100000000000000020000000000000\
         0001000000000000000000000000000002000000000000000800000000000000050000000000000006000000000000000700000000\
         0000001c00000000000000010900000000000000aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\

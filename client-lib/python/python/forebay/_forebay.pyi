@@ -25,6 +25,8 @@ class Terms(TypedDict):
     rank_source: str
     # Name, type, shape of a row, whether ragged, whether channels_last.
     tensors: list[tuple[str, str, list[int], bool, bool]]
+    # Of ragged fields to pad: name, multiple of the length, value.
+    padding: list[tuple[str, int, float]]
 
 class RowSession:
     samples: int

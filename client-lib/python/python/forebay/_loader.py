@@ -15,6 +15,7 @@ from ._dataset import ItemForm, is_dataset
 from ._dataset_rows import Dataset, Indices
 from ._exceptions import ConfigError
 from ._forked import watch_forks
+from ._padding import Padding
 from ._rank_comparison import RankComparison, job_store
 from ._ranks import ask_ray, ask_torch
 from ._stages import worker_keys
@@ -91,6 +92,8 @@ class Loader:
 
     # Set by a subclass whose batches are on a GPU.
     _device_request: Optional[DeviceRequest] = None
+    # Whether a subclass pads batches itself, before it forms them.
+    _pads_early = False
 
     def __init__(
         self,
@@ -159,6 +162,7 @@ class Loader:
         finally:
             resolved.close()
         self._terms = self._session.terms()
+        self._padding = Padding.of(self._terms)
         self._item_form: Optional[ItemForm] = None
         if resolved.is_dataset:
             try:
@@ -200,8 +204,10 @@ class Loader:
         return self._formed(self._begin())
 
     def _formed(self, batches: Iterator[dict[str, Any]]) -> Iterator[Any]:
-        """Batches in the form of a Dataset object's items."""
+        """Batches with padded fields, and in the form of a Dataset object's items."""
         # `map` holds no reference to a batch.
+        if self._padding is not None and not self._pads_early:
+            batches = map(self._padding, batches)
         return batches if self._item_form is None else map(self._item_form.batch, batches)
 
     def _begin(self) -> Iterator[dict[str, Any]]:

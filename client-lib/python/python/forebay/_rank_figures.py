@@ -34,6 +34,7 @@ class RankFigures:
         has_barriers: whether barriers exclude waits for other ranks from the phases.
         waits_from_step: the number of the step of the first of `waits`.
         waits: the waits of the last steps; empty without a timer.
+        costs: of the same steps the batch's rows times its longest row, 0 where rows do not differ in length.
         batch_samples: the samples of a full batch; None if the loader does not report it.
         batch_bytes: the mean bytes of a batch, in whole pages.
         sample_bytes: the mean bytes of a sample; None if batches are too small to tell.
@@ -51,6 +52,7 @@ class RankFigures:
     has_barriers: bool = False
     waits_from_step: int = 0
     waits: list[float] = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
     batch_samples: Optional[int] = None
     batch_bytes: Optional[float] = None
     sample_bytes: Optional[float] = None
@@ -60,10 +62,10 @@ class RankFigures:
     error: Optional[str] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurements as plain values, without `waits`, `waits_from_step`, `sample_bytes` and `limit_sentence`; a
-        stage's `seconds` are `ave_time` here."""
+        """The measurements as plain values, without `waits`, `costs`, `waits_from_step`, `sample_bytes` and
+        `limit_sentence`; a stage's `seconds` are `ave_time` here."""
         values = asdict(self)
-        for key in ("waits", "waits_from_step", "sample_bytes", "limit_sentence"):
+        for key in ("waits", "costs", "waits_from_step", "sample_bytes", "limit_sentence"):
             del values[key]
         for stage in values["stages"]:
             stage["ave_time"] = stage.pop("seconds")
@@ -89,6 +91,7 @@ def _add_steps(figures: RankFigures, timer: StepTimer) -> None:
     report = timer.report()
     recent = list(timer.recent)
     figures.waits = [wait for wait, _ in recent]
+    figures.costs = list(timer.recent_costs)
     figures.waits_from_step = timer.steps_done - len(recent)
     figures.wait_seconds = typical(figures.waits)
     figures.step_seconds = typical([step for _, step in recent])

@@ -5,6 +5,7 @@ requests; `_straggler` compares the ranks.
 """
 
 import json
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from typing import Any, Optional
 
 from ._durations import Durations, in_words
 from ._gpu import cuda_device
+from ._ragged import Ragged
 from ._ranks import initialised_distributed
 
 # The number of last steps whose times are kept one by one, to compare the ranks step by step.
@@ -80,6 +82,8 @@ class StepTimer:
         self.phases_dropped = 0
         # The wait and the whole time of each of the last steps, oldest first.
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
+        # The costs of the batches of the same steps: rows times the longest one; 0 without rows that differ in length.
+        self.recent_costs: deque[int] = deque(maxlen=RECENT_STEPS)
         self._pending: deque[tuple[str, Any, Any]] = deque()
 
     def steps(self, loader: Optional[Iterable[Any]] = None) -> Iterator[Any]:
@@ -123,12 +127,13 @@ class StepTimer:
 
     # Called by the iterator and the phases.
 
-    def _step_ended(self, wait: Optional[float], work: float) -> None:
+    def _step_ended(self, wait: Optional[float], work: float, cost: int) -> None:
         self.steps_done += 1
         self.work.record(work)
         if wait is not None:
             self.step.record(wait + work)
         self.recent.append((wait or 0.0, (wait or 0.0) + work))
+        self.recent_costs.append(cost)
 
     def _waited(self, seconds: float) -> Optional[float]:
         """The wait to count for the step: None for the loader's start."""
@@ -190,6 +195,7 @@ class _Steps:
         self._source = source
         self._taken_at: Optional[float] = None
         self._wait: Optional[float] = None
+        self._cost = 0
 
     def __iter__(self) -> "_Steps":
         return self
@@ -197,12 +203,33 @@ class _Steps:
     def __next__(self) -> Any:
         asked = perf_counter()
         if self._taken_at is not None:
-            self._timer._step_ended(self._wait, asked - self._taken_at)
+            self._timer._step_ended(self._wait, asked - self._taken_at, self._cost)
             self._taken_at = None
         batch = next(self._source)
         self._taken_at = perf_counter()
         self._wait = self._timer._waited(self._taken_at - asked)
+        self._cost = _cost_of(batch)
         return batch
+
+
+def _cost_of(batch: Any) -> int:
+    """The elements of the largest field whose rows differ in length, with rows padded to the longest.
+
+    0 if there is no such field, or its lengths are not on the host.
+    """
+    costs = [0]
+    for name, value in batch.items() if isinstance(batch, dict) else ():
+        if f"{name}_lengths" in batch:
+            # Padded by `batch.pad`.
+            costs.append(math.prod(value.shape))
+        elif isinstance(value, Ragged) and len(value) and _is_on_host(value.lengths):
+            costs.append(len(value) * int(value.lengths.max()))
+    return max(costs)
+
+
+def _is_on_host(array: Any) -> bool:
+    # NumPy's arrays have no type of device, or the word "cpu". To read an array of JAX is to wait for it.
+    return not hasattr(array, "at") and getattr(getattr(array, "device", None), "type", "cpu") == "cpu"
 
 
 class _Phase:

@@ -16,7 +16,7 @@ The result is a function of all ranks' measurements, so it is the same on every 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from ._durations import in_words, low_median, typical
@@ -108,7 +108,18 @@ def straggler_report(timer_or_loader: Any, group: Any = None) -> StragglerReport
 
 def judge(figures: Sequence[RankFigures]) -> StragglerReport:
     """The report on these ranks' measurements."""
-    figures = tuple(sorted(figures, key=lambda rank: rank.rank))
+    report = _judge(tuple(sorted(figures, key=lambda rank: rank.rank)))
+    uneven = _uneven_costs(report.figures)
+    if uneven < _LARGER_BATCH:
+        return report
+    remedy = (
+        f"; rows differ in length, and a step's most costly batch has {uneven:.1f} times the elements of the mean "
+        "rank's, padded to the longest row: `batch.budget` gives all ranks batches of nearly equal cost"
+    )
+    return replace(report, sentence=report.sentence + remedy)
+
+
+def _judge(figures: tuple[RankFigures, ...]) -> StragglerReport:
     step_seconds = low_median([rank.step_seconds for rank in figures])
     if step_seconds <= 0:
         return StragglerReport("unknown", "no steps were timed so far", figures)
@@ -169,6 +180,15 @@ def _waits_by_step(figures: Sequence[RankFigures]) -> list[list[float]]:
     first = max(rank.waits_from_step for rank in figures)
     last = min(rank.waits_from_step + len(rank.waits) for rank in figures)
     return [[rank.waits[step - rank.waits_from_step] for rank in figures] for step in range(first, last)]
+
+
+def _uneven_costs(figures: Sequence[RankFigures]) -> float:
+    """The largest cost of a step divided by the ranks' mean, in the median of the steps; 1 if it is not known."""
+    first = max(rank.waits_from_step for rank in figures)
+    last = min(rank.waits_from_step + len(rank.costs) for rank in figures)
+    steps = [[rank.costs[step - rank.waits_from_step] for rank in figures] for step in range(first, last)]
+    ratios = [max(costs) * len(costs) / sum(costs) for costs in steps if min(costs) > 0]
+    return low_median(ratios) if ratios else 1.0
 
 
 def _led(figures: Sequence[RankFigures], steps: list[list[float]], matters: float) -> dict[int, int]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import _loader
+from ._exceptions import ConfigError
 from ._forebay import Array
 from ._target import Target
 
@@ -74,6 +75,12 @@ class Loader(_loader.Loader):
             trainer=trainer,
             **keywords,
         )
+        if self._padding is not None:
+            self.close()
+            raise ConfigError(
+                "`batch.pad` needs arrays that can be padded, as forebay.torch and forebay.jax have them; leave it "
+                "out, and pad what your framework makes of a field's `values`, `offsets` and `lengths`"
+            )
 
     def _new_epoch(self) -> Iterator[dict[str, Any]]:
         session = self._session

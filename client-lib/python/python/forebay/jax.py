@@ -61,6 +61,9 @@ class Loader(_loader.Loader):
             :class:`forebay.Loader`. Saved states are not compared across JAX's processes: load the same one on each.
     """
 
+    # Before placing: rows of one length can be divided over devices.
+    _pads_early = True
+
     def __init__(
         self,
         target: Target = None,
@@ -101,12 +104,14 @@ class Loader(_loader.Loader):
         self._timeout = float(timeout)
         # The batches that JAX may still be reading, oldest first: weakly, so that no device memory is kept for them.
         self._in_transfer: deque[list[weakref.ref[Any]]] = deque(maxlen=self.hold + 1)
-        ragged = [name for name, _, _, is_ragged, _ in self._terms["tensors"] if is_ragged]
+        padded = {name for name, _, _ in self._terms["padding"]}
+        ragged = [name for name, _, _, is_ragged, _ in self._terms["tensors"] if is_ragged and name not in padded]
         if ragged and isinstance(device, jax.sharding.Sharding) and len(device.device_set) > 1:
             self.close()
             raise ConfigError(
                 f"field {ragged[0]!r} is ragged and the sharding has {len(device.device_set)} devices: rows of "
-                "different lengths cannot be split over devices; give one device, or None and place the field yourself"
+                "different lengths cannot be split over devices; pad them (`batch.pad`), give one device, or None "
+                "and place the field yourself"
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -119,6 +124,8 @@ class Loader(_loader.Loader):
         arrays = self._take(epoch)
         if arrays is None:
             return None
+        if self._padding is not None:
+            arrays = self._padding(arrays)
         if self._may_alias():
             return {
                 name: _convert(value, lambda part: self._place(_copy_for_jax(part))) for name, value in arrays.items()

@@ -103,6 +103,12 @@ class Loader(_loader.Loader):
         except BaseException:
             self.close()
             raise
+        if static and self._padding is not None:
+            self.close()
+            raise ConfigError(
+                "static=True keeps addresses and shapes, and fields that are padded to the longest row of their batch "
+                "(`batch.pad`) have others in each batch; leave one of them out"
+            )
         if memory is not None:
             self._on_device = _torch_device.DeviceTensors(
                 self._session,

@@ -1,6 +1,8 @@
 //! Batches by length: the kinds of their keys, and their checks.
 
-use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Section, SomeBytes, Value, kinds};
+use forebay_keys::{
+    AtLeastOne, ByteSize, ConfigError, Kind as _, Section, SomeBytes, Value, kinds,
+};
 
 use crate::config::Config;
 use crate::draws::DrawsConfig;
@@ -21,6 +23,10 @@ pub enum LengthUnit {
     Bytes,
     /// What a field of the sample says or has.
     Tokens,
+    /// The duration of a sound, or what a field says, in milliseconds.
+    Seconds,
+    /// The area of a picture, or what a field says.
+    Pixels,
 }
 
 impl LengthUnit {
@@ -30,6 +36,17 @@ impl LengthUnit {
         match self {
             Self::Bytes => BYTES,
             Self::Tokens => "tokens",
+            Self::Seconds => "seconds",
+            Self::Pixels => "pixels",
+        }
+    }
+
+    /// A length in words: the number, with `ms` where it counts milliseconds.
+    #[must_use]
+    pub fn length(self, length: u64) -> String {
+        match self {
+            Self::Seconds => format!("{length} ms"),
+            Self::Bytes | Self::Tokens | Self::Pixels => length.to_string(),
         }
     }
 }
@@ -39,13 +56,16 @@ impl LengthUnit {
 pub struct LengthBudget {
     /// What is counted.
     pub unit: LengthUnit,
-    /// How many of them; at least 1.
+    /// How many of them, of seconds the milliseconds; at least 1.
     pub amount: u64,
 }
 
 impl std::fmt::Display for LengthBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.amount, self.unit.word())
+        match self.unit {
+            LengthUnit::Seconds => write!(f, "{} seconds", seconds_of(self.amount)),
+            unit => write!(f, "{} {}", self.amount, unit.word()),
+        }
     }
 }
 
@@ -54,35 +74,60 @@ impl std::fmt::Display for LengthBudget {
 pub enum LengthSource<'a> {
     /// The size of the sample as it is stored.
     Bytes,
-    /// A field: the value of an integer, the number of elements of an array's first dimension, or the bytes of others.
+    /// A field: in tokens the value of an integer, the number of elements of an array's first dimension, or the bytes of
+    /// others; in seconds the value of a number, or the duration of a sound; in pixels the value of an integer, or the
+    /// area of a picture.
     Field(&'a str),
+    /// The only sound of a sample, in seconds, or its only picture, in pixels.
+    OnlyField,
 }
 
-const EXPECTED: &str = "a table of one bound such as { tokens = 16384 } or { bytes = \"8MiB\" }";
+const MS_PER_SECOND: f64 = 1000.0;
+/// The most seconds of a budget: their milliseconds are exact.
+const MOST_SECONDS: f64 = 1e12;
+
+/// Whole milliseconds of at least one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the bounds")]
+fn milliseconds(value: &Value) -> Option<u64> {
+    let milliseconds = (f64::read(value)? * MS_PER_SECOND).round();
+    (1.0..=MOST_SECONDS * MS_PER_SECOND).contains(&milliseconds).then_some(milliseconds as u64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds up to MOST_SECONDS are exact")]
+fn seconds_of(milliseconds: u64) -> f64 {
+    milliseconds as f64 / MS_PER_SECOND
+}
+
+const EXPECTED: &str = "a table of one bound, such as { tokens = 16384 }, { bytes = \"8MiB\" }, { seconds = 120.0 } or \
+                        { pixels = 4194304 }";
 
 kinds! {
     /// The bound of a batch.
-    [pub] Budget as LengthBudget: EXPECTED, type "{ tokens = … } or { bytes = … }";
+    [pub] Budget as LengthBudget: EXPECTED, type "{ tokens = … }, { bytes = … }, { seconds = … } or { pixels = … }";
     read(value) {
         let Value::Table(entries) = value else { return None };
         let [(key, located)] = &entries[..] else { return None };
-        match key.as_str() {
-            "tokens" => AtLeastOne::read(&located.value)
-                .map(|amount| LengthBudget { unit: LengthUnit::Tokens, amount }),
-            BYTES => SomeBytes::read(&located.value)
-                .map(|amount| LengthBudget { unit: LengthUnit::Bytes, amount }),
-            _ => None,
-        }
+        let value = &located.value;
+        let (unit, amount) = match key.as_str() {
+            "tokens" => (LengthUnit::Tokens, AtLeastOne::read(value)?),
+            BYTES => (LengthUnit::Bytes, SomeBytes::read(value)?),
+            "seconds" => (LengthUnit::Seconds, milliseconds(value)?),
+            "pixels" => (LengthUnit::Pixels, AtLeastOne::read(value)?),
+            _ => return None,
+        };
+        Some(LengthBudget { unit, amount })
     }
     write(out) {
         let amount = match out.unit {
             LengthUnit::Bytes => ByteSize::write(&out.amount),
-            LengthUnit::Tokens => AtLeastOne::write(&out.amount),
+            LengthUnit::Tokens | LengthUnit::Pixels => AtLeastOne::write(&out.amount),
+            LengthUnit::Seconds => Value::Float(seconds_of(out.amount)),
         };
         Value::Table(vec![(out.unit.word().to_owned(), amount.into())])
     }
     schema { "type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": false, "properties": {
-        "tokens": (AtLeastOne::schema()), BYTES: (SomeBytes::schema())
+        "tokens": (AtLeastOne::schema()), BYTES: (SomeBytes::schema()),
+        "seconds": { "type": "number", "exclusiveMinimum": 0 }, "pixels": (AtLeastOne::schema())
     } }
 }
 
@@ -97,7 +142,9 @@ pub(crate) fn check_batch(batch: &mut BatchConfig, section: &Section) -> Result<
             ));
         }
         let unused = ["length", "multiple_of", "max_rows", "too_long"];
-        return match unused.into_iter().find(|key| is_given(key)) {
+        let is_unused =
+            |key: &&str| is_given(key) && !(*key == "multiple_of" && batch.pad.is_some());
+        return match unused.into_iter().find(is_unused) {
             Some(key) => fail(
                 key,
                 format!(
@@ -139,11 +186,43 @@ pub(crate) fn check_batch(batch: &mut BatchConfig, section: &Section) -> Result<
                 "length",
                 format!(
                     "`batch.length` must be \"bytes\" for a budget of bytes, not \"{field}\"; lengths by a field have a \
-                     budget of tokens"
+                     budget of tokens, seconds or pixels"
+                ),
+            );
+        }
+        (LengthUnit::Seconds | LengthUnit::Pixels, Some(BYTES)) => {
+            return fail(
+                "length",
+                format!(
+                    "`batch.length` must be a field of the samples for a budget of {}, not \"bytes\"; or leave it out for \
+                     the only {}",
+                    budget.unit.word(),
+                    if budget.unit == LengthUnit::Seconds { "sound" } else { "picture" }
                 ),
             );
         }
         _ => {}
+    }
+    if batch.when_too_long() == TooLong::Truncate {
+        if budget.unit != LengthUnit::Tokens {
+            return fail(
+                "too_long",
+                format!(
+                    "`batch.too_long = \"truncate\"` is for a budget of tokens, whose arrays can be cut, not of {}; set it to \
+                     \"drop\", or raise the budget",
+                    budget.unit.word()
+                ),
+            );
+        }
+        if batch.truncated_to() == Some(0) {
+            return fail(
+                "multiple_of",
+                format!(
+                    "`batch.multiple_of` must be at most the budget ({budget}) with `batch.too_long = \"truncate\"`, not {}",
+                    batch.counted_multiple()
+                ),
+            );
+        }
     }
     if batch.last == Last::Short {
         return fail(
@@ -160,10 +239,11 @@ impl BatchConfig {
     /// The source of the samples' lengths, for batches by length.
     #[must_use]
     pub fn length_source(&self) -> Option<LengthSource<'_>> {
-        self.budget?;
-        Some(match self.length.as_deref() {
-            None | Some(BYTES) => LengthSource::Bytes,
-            Some(field) => LengthSource::Field(field),
+        let unit = self.budget?.unit;
+        Some(match (self.length.as_deref(), unit) {
+            (None, LengthUnit::Seconds | LengthUnit::Pixels) => LengthSource::OnlyField,
+            (None | Some(BYTES), _) => LengthSource::Bytes,
+            (Some(field), _) => LengthSource::Field(field),
         })
     }
 
@@ -173,10 +253,25 @@ impl BatchConfig {
         self.multiple_of.map_or(1, std::num::NonZeroU32::get)
     }
 
+    /// To a multiple of this the rows of ragged fields are padded; `None`: they are not.
+    #[must_use]
+    pub fn padded_to_multiple(&self) -> Option<u32> {
+        let counts_elements = self.budget.is_none_or(|budget| budget.unit == LengthUnit::Tokens);
+        self.pad.map(|_| if counts_elements { self.counted_multiple() } else { 1 })
+    }
+
     /// What becomes of a sample above the budget.
     #[must_use]
     pub fn when_too_long(&self) -> TooLong {
         self.too_long.unwrap_or(TooLong::Error)
+    }
+
+    /// The length to which longer samples are cut; `None`: they are not cut.
+    #[must_use]
+    pub fn truncated_to(&self) -> Option<u64> {
+        let amount = self.budget?.amount;
+        let kept = amount - amount % u64::from(self.counted_multiple());
+        (self.when_too_long() == TooLong::Truncate).then_some(kept)
     }
 }
 
@@ -192,6 +287,15 @@ impl Config {
         let fail = |path: [&str; 2], message: &str| {
             Err(ConfigError::new(&self.location(&path), message.to_owned()))
         };
+        let padded = self.output.iter().find(|output| output.pad.is_some());
+        if let (Some(output), None) = (padded, self.batch.pad) {
+            let path = ["output", &output.field, "pad"];
+            let message = format!(
+                "`output.{}.pad` has no effect without `batch.pad = \"batch\"`; add it, or leave `pad` out",
+                output.field
+            );
+            return Err(ConfigError::new(&self.location(&path), message));
+        }
         if self.batch.budget.is_none() {
             return match self.order.pool {
                 Some(_) => fail(
@@ -256,6 +360,67 @@ mod tests {
     }
 
     #[test]
+    fn seconds_are_milliseconds_and_pixels_areas() {
+        for (budget, unit, amount, words, resolved) in [
+            ("seconds = 120.0", LengthUnit::Seconds, 120_000, "120 seconds", "{ seconds = 120.0 }"),
+            ("seconds = 2", LengthUnit::Seconds, 2000, "2 seconds", "{ seconds = 2.0 }"),
+            ("seconds = 0.0014", LengthUnit::Seconds, 1, "0.001 seconds", "{ seconds = 0.001 }"),
+            ("seconds = 4.35", LengthUnit::Seconds, 4350, "4.35 seconds", "{ seconds = 4.35 }"),
+            ("pixels = 65_536", LengthUnit::Pixels, 65_536, "65536 pixels", "{ pixels = 65536 }"),
+        ] {
+            let config =
+                batch(&format!("batch = {{ budget = {{ {budget} }}, max_rows = 4 }}")).unwrap();
+            let found = config.batch.budget.unwrap();
+            assert_eq!(
+                (found, found.to_string()),
+                (LengthBudget { unit, amount }, words.to_owned())
+            );
+            assert_eq!(config.batch.length_source(), Some(LengthSource::OnlyField));
+            let text = config.resolved_toml();
+            assert!(text.contains(&format!("budget = {resolved}")), "{text}");
+            let again = Config::from_resolved("x", "x.toml", &text).unwrap();
+            assert_eq!(again.batch, config.batch);
+        }
+        let keys = "batch = { budget = { tokens = 30 }, length = \"t\", max_rows = 4, multiple_of = 8, too_long = \"truncate\" }";
+        assert_eq!(batch(keys).unwrap().batch.truncated_to(), Some(24));
+        let keys = "batch = { budget = { seconds = 9 }, length = \"duration\", max_rows = 4 }";
+        assert_eq!(
+            batch(keys).unwrap().batch.length_source(),
+            Some(LengthSource::Field("duration"))
+        );
+        assert_eq!(LengthUnit::Seconds.length(1500), "1500 ms");
+    }
+
+    #[test]
+    fn rows_are_padded_to_multiples_of_elements() {
+        for (keys, expected) in [
+            ("size = 3", None),
+            ("size = 3, pad = \"batch\"", Some(1)),
+            ("size = 3, pad = \"batch\", multiple_of = 8", Some(8)),
+            (
+                "budget = { tokens = 5 }, length = \"a\", max_rows = 4, pad = \"batch\", multiple_of = 4",
+                Some(4),
+            ),
+            (
+                "budget = { seconds = 5 }, max_rows = 4, pad = \"batch\", multiple_of = 1000",
+                Some(1),
+            ),
+        ] {
+            let config = batch(&format!("batch = {{ {keys} }}")).unwrap();
+            assert_eq!(config.batch.padded_to_multiple(), expected, "{keys}");
+            let again = Config::from_resolved("x", "x.toml", &config.resolved_toml()).unwrap();
+            assert_eq!(again.batch, config.batch);
+        }
+        let config = batch(
+            "batch = { size = 3, pad = \"batch\" }\noutput.a = { ragged = true, max_bytes = 8, pad = -100 }",
+        )
+        .unwrap();
+        assert_eq!(config.output[0].pad, Some(-100.0));
+        let again = Config::from_resolved("x", "x.toml", &config.resolved_toml()).unwrap();
+        assert_eq!(again.output, config.output);
+    }
+
+    #[test]
     fn mistakes_name_the_key_and_the_remedy() {
         for (keys, expected) in [
             (
@@ -271,7 +436,24 @@ mod tests {
                 "batch = { budget = { bytes = 5 }, length = \"n\", max_rows = 4 }",
                 "`batch.length` must be \"bytes\"",
             ),
-            ("batch = { budget = { pixels = 5 } }", "`batch.budget` must be a table of one bound"),
+            ("batch = { budget = { rows = 5 } }", "`batch.budget` must be a table of one bound"),
+            ("batch = { budget = { seconds = 0 } }", "`batch.budget` must be a table of one bound"),
+            (
+                "batch = { budget = { seconds = nan } }",
+                "`batch.budget` must be a table of one bound",
+            ),
+            (
+                "batch = { budget = { seconds = 1e300 } }",
+                "`batch.budget` must be a table of one bound",
+            ),
+            (
+                "batch = { budget = { pixels = 1.5 } }",
+                "`batch.budget` must be a table of one bound",
+            ),
+            (
+                "batch = { budget = { seconds = 5 }, length = \"bytes\", max_rows = 4 }",
+                "`batch.length` must be a field of the samples for a budget of seconds, not \"bytes\"; or leave it out",
+            ),
             ("batch = { budget = { tokens = 0 } }", "`batch.budget` must be a table of one bound"),
             (
                 "batch = { budget = { bytes = 5, tokens = 5 } }",
@@ -285,6 +467,20 @@ mod tests {
                 "batch = { budget = { bytes = 5 }, max_rows = 4, last = \"short\" }",
                 "`batch.last` cannot be \"short\"",
             ),
+            (
+                "batch = { budget = { bytes = 5 }, max_rows = 4, too_long = \"truncate\" }",
+                "`batch.too_long = \"truncate\"` is for a budget of tokens, whose arrays can be cut, not of bytes",
+            ),
+            (
+                "batch = { budget = { tokens = 5 }, length = \"t\", max_rows = 4, multiple_of = 6, too_long = \"truncate\" }",
+                "`batch.multiple_of` must be at most the budget (5 tokens)",
+            ),
+            (
+                "batch.size = 3\noutput.a = { ragged = true, pad = 1 }",
+                ":4: `output.a.pad` has no effect without `batch.pad = \"batch\"`",
+            ),
+            ("batch = { size = 3, pad = \"longest\" }", "`batch.pad` must be \"batch\""),
+            ("batch = { size = 3, multiple_of = 4 }", "`batch.multiple_of` has no effect"),
             ("batch = { size = 3, max_rows = 4 }", "`batch.max_rows` has no effect"),
             ("batch = { size = 3, too_long = \"drop\" }", "`batch.too_long` has no effect"),
             ("batch.size = 3\norder.pool = 4", ":4: `order.pool` has no effect"),

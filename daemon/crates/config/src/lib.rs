@@ -30,7 +30,7 @@ pub use draws::{DrawsConfig, weight_changes};
 pub use model::{
     BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
     JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
-    Pace, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
+    Pace, Pad, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
 };
 pub use object::{DatasetObject, OBJECT_TARGET};
 pub use operations::{BatchOperations, Operations};

@@ -217,6 +217,16 @@ words! {
         Error = "error",
         /// They are left out, and counted.
         Drop = "drop",
+        /// Their arrays are cut at the end.
+        Truncate = "truncate",
+    }
+}
+
+words! {
+    /// To which length clients pad ragged rows.
+    pub enum Pad {
+        /// To the longest of their batch.
+        Batch = "batch",
     }
 }
 
@@ -226,18 +236,25 @@ keys! {
         /// a global batch is this times the world size
         pub size: NonZeroU32, "samples per rank", default(NonZeroU32::MIN, "required, unless there is a `budget`");
         /// batches by length, in place of `size`: the most that the rows of a batch times its longest row come to, in
-        /// tokens (see `length`) or stored bytes; see [Batches by length](../guide/batches-by-length.md)
+        /// tokens (see `length`), stored bytes, seconds of sound or pixels of pictures; see [Batches by
+        /// length](../guide/batches-by-length.md)
         pub budget: Budget, "", absent("none: batches have `size` samples");
-        /// with `budget`: what the length of a sample is. `"bytes"`: its size as it is stored. A field: the value of an
-        /// integer, the elements of an array's first dimension, or the bytes of text; such lengths are read once and saved
-        pub length: String, "", absent("`\"bytes\"` for a budget of bytes; required for one of tokens");
-        /// with `budget`: a row counts as its length rounded up to a multiple of this
+        /// with `budget`: what the length of a sample is. `"bytes"`: its size as it is stored. A field, for tokens: the
+        /// value of an integer, the elements of an array's first dimension, or the bytes of text; for seconds: a sound's
+        /// duration, or the value of a number; for pixels: a picture's area, or the value of an integer. Lengths by a field
+        /// are read once and saved
+        pub length: String, "", absent("`\"bytes\"` for bytes, the only sound for seconds, the only picture for pixels; required for tokens");
+        /// with `budget`: a row counts as its length rounded up to a multiple of this, of seconds in milliseconds. With
+        /// `pad`, unless the budget is of another unit than tokens: rows are padded to a multiple of this
         pub multiple_of: NonZeroU32, "", absent("1");
         /// with `budget`, which requires it: the most rows of a batch, for which memory is planned
         pub max_rows: NonZeroU32, "samples per rank", absent("required with `budget`");
         /// with `budget`: what becomes of a sample that is longer than the budget: `"error"`: the stream is not opened, and
-        /// one of them is named; `"drop"`: they are left out, and counted
+        /// one of them is named; `"drop"`: they are left out, and counted; `"truncate"`, of tokens: arrays are cut at their end
         pub too_long: TooLong, "", absent("`\"error\"`");
+        /// `"batch"`: arrays of a ragged field arrive in Python as one array, padded to the longest row of the batch, and
+        /// their lengths as the field `NAME_lengths`; see [Batches by length](../guide/batches-by-length.md#padded-batches)
+        pub pad: Pad, "", absent("ragged fields arrive as `forebay.Ragged`");
         /// what becomes of an epoch's samples that fill no global batch; see below
         pub last: Last, "", default(Last::Drop, "`\"drop\"` (`imagenet-eval`: `\"short\"`)");
         /// what is done to each complete batch, in order; each with `op` and its arguments

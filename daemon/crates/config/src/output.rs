@@ -51,6 +51,8 @@ keys! {
         pub max_bytes: SomeBytes, "bytes", absent("the dataset's longest row; required where it is not known");
         /// ragged only: rows are moved together, for one more copy
         pub compact: bool, "", default(false);
+        /// ragged arrays only, with `batch.pad`: the value after a row's end
+        pub pad: f64, "", absent("0");
     }
     with {
         /// The field's name.

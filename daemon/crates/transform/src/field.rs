@@ -229,6 +229,47 @@ impl<'a> FieldInProgress<'a> {
         }
     }
 
+    /// The first dimension of an array.
+    pub(crate) fn first_dimension(&self) -> Option<u64> {
+        match self {
+            Self::Array(array) => array.shape.first().copied(),
+            Self::Buffer(array) => array.shape.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// Cuts an array to so many elements of its first dimension; a shorter one stays as it is.
+    ///
+    /// # Errors
+    /// Its bytes do not match its shape.
+    pub(crate) fn truncate(&mut self, elements: u64, tools: &mut Tools) -> Result<(), Defect> {
+        let Some(length) = self.first_dimension().filter(|length| *length > elements) else {
+            return Ok(());
+        };
+        // Of bytes that the shape divides into equal parts, which is checked when the array is used.
+        let part = |bytes: usize| {
+            let kept = bytes as u64 / length * elements;
+            usize::try_from(kept).unwrap_or(bytes)
+        };
+        match self {
+            Self::Array(array) if !array.fortran_order || array.shape.len() == 1 => {
+                let kept = part(array.bytes.len());
+                match &mut array.bytes {
+                    Cow::Borrowed(bytes) => *bytes = &bytes[..kept],
+                    Cow::Owned(bytes) => bytes.truncate(kept),
+                }
+                array.shape.to_mut()[0] = elements;
+            }
+            _ => {
+                // The elements of the first dimension lie together only in C order.
+                let array = self.array(tools)?;
+                array.bytes.truncate(part(array.bytes.len()));
+                array.shape[0] = elements;
+            }
+        }
+        Ok(())
+    }
+
     /// Converts the field for the next stage.
     pub(crate) fn carry(
         mut self,

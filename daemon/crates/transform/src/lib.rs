@@ -22,6 +22,7 @@ mod memory_row;
 mod needs;
 mod operations;
 mod output;
+mod padding;
 mod plan;
 mod python;
 mod registry;

@@ -10,6 +10,7 @@ mod batch_step;
 mod call;
 mod compile;
 mod reckon;
+mod truncation;
 
 pub use batch::BatchError;
 pub use call::CalledRow;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use self::batch_step::BatchStep;
+use self::truncation::Truncation;
 use super::contract::{Operation, Sample};
 use super::field::{CarriedField, FieldInProgress, Tools};
 use super::output::FieldOutput;
@@ -48,6 +50,8 @@ pub struct SamplePlan {
     batch_steps: Vec<BatchStep>,
     /// Maximal size of a decoded audio file, in bytes.
     most_sound_bytes: u64,
+    /// Where samples above the budget of a batch are cut.
+    truncation: Option<Truncation>,
     /// Number of stages of the whole stream: a plan that is being compiled has fewer.
     stage_count: usize,
     /// The index in which decoders record JPEG files.
@@ -92,6 +96,18 @@ enum ExpectedArray {
     Fixed(ArrayType),
     /// With this type, and these dimensions after the first.
     Ragged(DType, Vec<u64>),
+}
+
+impl PlannedField {
+    /// Whether the dataset's value must have the same shape in every sample.
+    fn has_one_shape(&self) -> bool {
+        let is_written = !self.is_called_with && self.expected.is_none();
+        match (&self.expected, &self.output) {
+            (Some(ExpectedArray::Fixed(_)), _) => true,
+            (_, Some((_, FieldOutput::Array { .. }))) => is_written,
+            _ => false,
+        }
+    }
 }
 
 impl SamplePlan {
@@ -229,6 +245,9 @@ impl SamplePlan {
             field
                 .decode_sound(self.most_sound_bytes, tools)
                 .map_err(|defect| Defect(format!("`{}`: {}", planned.name, defect.0)))?;
+        }
+        if let Some(truncation) = self.truncation {
+            truncation.apply(fields, &self.fields, tools)?;
         }
         lists.values = emptied(values);
         Ok(())

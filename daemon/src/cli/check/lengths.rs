@@ -1,5 +1,6 @@
 //! What `forebay check` says of batches by length.
 
+use forebay_config::LengthUnit;
 use forebay_engine::Stream;
 use forebay_order::ByLength;
 
@@ -14,16 +15,19 @@ pub(super) fn batches(
     let budget = config.batch.budget.map(|budget| budget.to_string()).unwrap_or_default();
     let rows = stream.selection().draws_per_epoch();
     let of_batch = mean(rows, batches.saturating_mul(world_size.into()));
+    let unit = config.batch.budget.map_or(LengthUnit::Bytes, |budget| budget.unit);
     let multiple = match config.batch.counted_multiple() {
         1 => String::new(),
-        multiple => format!(", lengths rounded up to multiples of {multiple}"),
+        multiple => {
+            format!(", lengths rounded up to multiples of {}", unit.length(multiple.into()))
+        }
     };
     format!(
         "{batches} in the first epoch and rank, over {world_size} ranks, of {of_batch:.1} samples on average, at most {} and \
          {budget}{multiple}; lengths {} on average, at most {}; pools of {}",
         config.batch.size,
-        lengths.mean(),
-        lengths.longest(),
+        unit.length(lengths.mean()),
+        unit.length(lengths.longest().into()),
         config.pool()
     )
 }

@@ -1,15 +1,16 @@
 //! The lengths of samples for batches by length: where they come from, and what follows from those above the budget.
 //!
 //! Sizes that the index has are taken from it at each start. Others are learned once: the size of each file, or each
-//! sample's value of a field, is read before the first batch and saved next to the index, for as long as that index is
-//! used.
+//! sample's value of a field or the header of its sound or picture, is read before the first batch and saved next to the
+//! index, for as long as that index is used.
 
 mod learned;
+mod value;
 
 use std::sync::Arc;
 
-use forebay_config::{Config, LengthSource, OnBadSample, OnUnreadable, TooLong};
-use forebay_dataset::{Dataset, FieldKind, OpenOptions, Opened};
+use forebay_config::{Config, LengthSource, LengthUnit, OnBadSample, OnUnreadable, TooLong};
+use forebay_dataset::{Dataset, Field, FieldKind, OpenOptions, Opened};
 use forebay_keys::{ConfigError, nearest};
 use forebay_order::{ByLength, Except, Selection};
 use forebay_protocol::ids::SampleId;
@@ -40,15 +41,19 @@ pub(super) fn batches_by_length(
         return Ok(None);
     };
     let dataset = opened.dataset.as_ref();
-    let mut lengths = match source {
-        LengthSource::Bytes => match stored_sizes(config, dataset)? {
+    let field = match source {
+        LengthSource::Bytes => None,
+        LengthSource::Field(name) => Some(field_of_lengths(config, dataset, name, budget.unit)?),
+        LengthSource::OnlyField => Some(only_field(config, dataset, budget.unit)?),
+    };
+    let mut lengths = match field {
+        Some(field) => {
+            learned::lengths(config, opened, Learning::Field(field, budget.unit), options)?
+        }
+        None => match stored_sizes(config, dataset)? {
             Some(sizes) => sizes,
             None => learned::lengths(config, opened, Learning::FileSizes, options)?,
         },
-        LengthSource::Field(name) => {
-            let field = field_of_lengths(config, dataset, name)?;
-            learned::lengths(config, opened, Learning::Field(field), options)?
-        }
     };
     fill_in_unknown(&mut lengths);
     let multiple_of = batch.counted_multiple();
@@ -61,29 +66,36 @@ pub(super) fn batches_by_length(
         hasher.update(&length.to_le_bytes());
     });
     let digest = hasher.finalize().to_hex();
-    let source = match source {
-        LengthSource::Bytes => "bytes",
-        LengthSource::Field(name) => name,
-    };
+    let source = field.map_or("bytes", |field| dataset.fields()[field].name.as_str());
     let (pool, digest) = (config.pool(), &digest[..DIGEST_DIGITS]);
     let mut words = format!("by length ({source} {digest}) in pools of {pool}");
     if !too_long.is_empty() {
         let count = too_long.len();
-        if batch.when_too_long() == TooLong::Error {
-            return Err(refusal(config, opened, &lengths, &too_long).into());
-        }
+        let what_becomes = match batch.when_too_long() {
+            TooLong::Error => return Err(refusal(config, opened, &lengths, &too_long).into()),
+            TooLong::Truncate => {
+                let kept = batch.truncated_to().unwrap_or(budget.amount);
+                let cut = as_length(kept);
+                lengths.iter_mut().for_each(|length| *length = cut.min(*length));
+                words.push_str(&format!(" with {count} cut to {kept}"));
+                "cut"
+            }
+            TooLong::Drop => {
+                words.push_str(&format!(" without {count} above {}", budget.amount));
+                let except = Except::new(lengths.len() as u64, too_long).map_err(|_| {
+                    let message =
+                        format!("every sample is longer than `batch.budget` ({budget}); raise it");
+                    ConfigError::new(&config.location(&["batch", "budget"]), message)
+                })?;
+                draws.selection = Selection::Except(Arc::new(except));
+                "left out"
+            }
+        };
         tracing::warn!(
             stream = config.name,
             samples = count,
-            "samples above batch.budget ({budget}) are left out, as batch.too_long says"
+            "samples above batch.budget ({budget}) are {what_becomes}, as batch.too_long says"
         );
-        words.push_str(&format!(" without {count} above {}", budget.amount));
-        let except = Except::new(lengths.len() as u64, too_long).map_err(|_| {
-            let message =
-                format!("every sample is longer than `batch.budget` ({budget}); raise it");
-            ConfigError::new(&config.location(&["batch", "budget"]), message)
-        })?;
-        draws.selection = Selection::Except(Arc::new(except));
     }
     draws.add_words(&words);
     let max_rows = batch.size.get();
@@ -96,18 +108,22 @@ fn refusal(config: &Config, opened: &Opened, lengths: &[u32], too_long: &[u64]) 
     let length = |id: u64| usize::try_from(id).ok().and_then(|id| lengths.get(id)).copied();
     let longest = too_long.iter().copied().max_by_key(|id| length(*id)).unwrap_or(0);
     let name = opened.dataset.full_name(opened.storage.as_ref(), SampleId(longest));
+    let unit = config.batch.budget.map_or(LengthUnit::Bytes, |budget| budget.unit);
     let budget = config.batch.budget.map(|budget| budget.to_string()).unwrap_or_default();
     let message = format!(
         "{} of {} samples are longer than `batch.budget` ({budget}{}); the longest one, sample {longest} ({}), has {}: raise \
-         the budget, leave such samples out of `dataset.ids`, or set `batch.too_long = \"drop\"`",
+         the budget, leave such samples out of `dataset.ids`, or set `batch.too_long` to \"drop\"{}",
         too_long.len(),
         lengths.len(),
         match config.batch.counted_multiple() {
             1 => String::new(),
-            multiple => format!(", lengths rounded up to multiples of {multiple}"),
+            multiple => {
+                format!(", lengths rounded up to multiples of {}", unit.length(multiple.into()))
+            }
         },
         name.display(),
-        length(longest).unwrap_or(0),
+        unit.length(length(longest).unwrap_or(0).into()),
+        if unit == LengthUnit::Tokens { " or \"truncate\"" } else { "" },
     );
     ConfigError::new(&config.location(&["batch", "budget"]), message)
 }
@@ -117,29 +133,88 @@ fn field_of_lengths(
     config: &Config,
     dataset: &dyn Dataset,
     name: &str,
+    unit: LengthUnit,
 ) -> Result<usize, ConfigError> {
     let fail =
         |message: String| Err(ConfigError::new(&config.location(&["batch", "length"]), message));
     let fields = dataset.fields();
     let Some(place) = fields.iter().position(|field| field.name == name) else {
-        let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
-        let hint = nearest(name, names.iter().copied())
+        let hint = nearest(name, fields.iter().map(|field| field.name.as_str()))
             .map(|near| format!("; did you mean `{near}`?"))
             .unwrap_or_default();
         return fail(format!(
             "`batch.length`: the samples have no field `{name}`{hint} They have {}, before any stage",
-            names.join(", ")
+            names(fields)
         ));
     };
-    match fields[place].kind {
-        FieldKind::Float => fail(format!(
-            "`batch.length`: `{name}` is a float; a length is a whole number, or counted"
-        )),
-        FieldKind::Sound { .. } | FieldKind::EncodedImage => fail(format!(
-            "`batch.length`: the length of `{name}` is not known before it is decoded; use a budget of bytes, or a field of \
-             integers"
-        )),
-        _ => Ok(place),
+    let reason = match (unit, &fields[place].kind) {
+        (LengthUnit::Tokens | LengthUnit::Bytes, FieldKind::Float) => {
+            "is a float; a length is a whole number, or counted. A float can be a budget of seconds"
+        }
+        (LengthUnit::Tokens | LengthUnit::Bytes, FieldKind::Sound { .. }) => {
+            "is a sound, whose length is in seconds: give the budget as { seconds = … }"
+        }
+        (LengthUnit::Tokens | LengthUnit::Bytes, FieldKind::EncodedImage) => {
+            "is a picture, whose length is in pixels: give the budget as { pixels = … }"
+        }
+        (LengthUnit::Seconds, kind) if !is_number(kind) && !is_sound(kind) => {
+            "is neither a sound nor a number, so it has no seconds"
+        }
+        (LengthUnit::Pixels, kind)
+            if *kind == FieldKind::Float || !is_number(kind) && !is_picture(kind) =>
+        {
+            "is neither a picture nor a whole number, so it has no pixels"
+        }
+        _ => return Ok(place),
+    };
+    fail(format!("`batch.length`: `{name}` {reason}"))
+}
+
+/// The only sound or picture of the samples.
+fn only_field(
+    config: &Config,
+    dataset: &dyn Dataset,
+    unit: LengthUnit,
+) -> Result<usize, ConfigError> {
+    let (is_of_unit, word): (fn(&FieldKind) -> bool, _) = match unit {
+        LengthUnit::Pixels => (is_picture, "picture"),
+        _ => (is_sound, "sound"),
+    };
+    let fields = dataset.fields();
+    let mut found = (0..fields.len()).filter(|place| is_of_unit(&fields[*place].kind));
+    match (found.next(), found.next()) {
+        (Some(place), None) => Ok(place),
+        (first, _) => {
+            let message = format!(
+                "`batch.budget` of {}: the samples have {} {word}; set `batch.length` to the field that is or says the length, \
+                 one of {}",
+                unit.word(),
+                if first.is_some() { "more than one" } else { "no" },
+                names(fields)
+            );
+            Err(ConfigError::new(&config.location(&["batch", "budget"]), message))
+        }
+    }
+}
+
+fn names(fields: &[Field]) -> String {
+    fields.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+const fn is_sound(kind: &FieldKind) -> bool {
+    matches!(kind, FieldKind::Sound { .. })
+}
+
+const fn is_picture(kind: &FieldKind) -> bool {
+    matches!(kind, FieldKind::EncodedImage)
+}
+
+/// Whether values are single numbers.
+fn is_number(kind: &FieldKind) -> bool {
+    match kind {
+        FieldKind::Integer | FieldKind::Float => true,
+        FieldKind::Array { shape, .. } => shape.is_empty(),
+        _ => false,
     }
 }
 
@@ -161,7 +236,7 @@ fn stored_sizes(config: &Config, dataset: &dyn Dataset) -> Result<Option<Vec<u32
                 Unit::Block(_) => {
                     let message = format!(
                         "`batch.budget` of bytes: samples of {} ({}) share blocks of bytes, so none has a size; set \
-                         `batch.length` to a field, with a budget of tokens",
+                         `batch.length` to a field, with a budget of tokens, seconds or pixels",
                         config.dataset.path.display(),
                         config.dataset.format
                     );

@@ -1,9 +1,11 @@
 //! Compiles a stream's operations: stage by stage, each against the fields that the earlier stages leave.
 
+use super::truncation::Truncation;
 use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
 use crate::batch::BatchEntry;
 use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};
 use crate::output::{self, FieldOutput};
+use crate::padding;
 use crate::python::{Found, Made, Pools, PythonBody, Returns};
 use crate::registry;
 use crate::row::Row;
@@ -87,6 +89,7 @@ impl SamplePlan {
             BatchEntry::Operation(_) => None,
         });
         let mut pools = Pools::start(config, functions, start)?;
+        let truncation = Truncation::of(config, dataset)?;
         let mut fields = FieldTypes {
             fields: Vec::new(),
             stage: 0,
@@ -103,8 +106,11 @@ impl SamplePlan {
                 }
                 kind => kind,
             };
+            let stored = dataset.max_row_bytes(place);
+            let max_row_bytes =
+                truncation.map_or(stored, |cut| cut.max_row_bytes(place, &kind, stored));
             let number = fields.add(&field.name, FieldType::Raw(kind)).map_err(fail)?;
-            fields.fields[number].max_row_bytes = dataset.max_row_bytes(place);
+            fields.fields[number].max_row_bytes = max_row_bytes;
             fields.fields[number].output_dtype = dataset.output_dtype(place);
         }
         let mut stages = Vec::with_capacity(config.stages.len());
@@ -122,7 +128,8 @@ impl SamplePlan {
                 let mut body =
                     PythonBody::new(pools.take(&stage.name).map_err(reason)?, &mut fields);
                 let target = stage.python.as_deref().unwrap_or_default();
-                let before = Self::part(config, dataset, &fields, std::mem::take(&mut stages));
+                let stages_before = std::mem::take(&mut stages);
+                let before = Self::part(config, dataset, &fields, (stages_before, truncation));
                 let place = (number, first_operation);
                 let probed = match foreground {
                     None => before.probe(place, &body, dataset, start.read),
@@ -180,7 +187,11 @@ impl SamplePlan {
             stage_count: config.stages.len(),
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
+            truncation,
         };
+        if let Some(truncation) = truncation {
+            truncation.check(config, &plan.fields)?;
+        }
         let mut made = Made::new();
         for entry in batch_operations {
             plan = match entry {
@@ -194,6 +205,7 @@ impl SamplePlan {
         if has_functions {
             output::check_names(config, &fields, &made)?;
         }
+        padding::describe(config, &mut plan.tensors)?;
         Ok(plan)
     }
 
@@ -202,7 +214,7 @@ impl SamplePlan {
         config: &Config,
         dataset: &dyn Dataset,
         fields: &FieldTypes,
-        stages: Vec<Stage>,
+        (stages, truncation): (Vec<Stage>, Option<Truncation>),
     ) -> Self {
         let fields = fields.fields.clone();
         let outputs = fields.iter().map(|_| None).collect();
@@ -216,6 +228,7 @@ impl SamplePlan {
             stage_count: config.stages.len(),
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
+            truncation,
         }
     }
 

@@ -242,3 +242,120 @@ fn carried_arrays_and_text_cost_no_allocation() {
     (0..10).for_each(|_| run());
     assert_eq!(allocation_counter::measure(run).count_total, 0);
 }
+
+const TRUNCATED: &str = "[batch]\nbudget = { tokens = 2 }\nlength = \"numbers\"\nmax_rows = 1\ntoo_long = \"truncate\"\n";
+
+#[test]
+fn samples_above_the_budget_are_cut_with_the_arrays_of_the_same_length() {
+    let dataset = mixed(&["array", "boxes", "numbers", "caption"]);
+    let cut = [-2_i16, 300].map(i16::to_ne_bytes).concat();
+    let whole = [-2_i16, 300, 7].map(i16::to_ne_bytes).concat();
+    for (of_array, expected) in [("ragged = true, max_bytes = 64", &cut), ("", &whole)] {
+        for lists in [&[""][..], &["", "", ""]] {
+            let output = format!(
+                "{TRUNCATED}[output]\ncaption = {{ ragged = true, max_bytes = 64 }}\nnumbers = {{ ragged = true, max_bytes = 4 }}\n\
+                 boxes = {{ ragged = true, max_bytes = 64 }}\narray = {{ {of_array} }}\n"
+            );
+            let lists: String =
+                lists.iter().map(|list| format!("[[stage]]\noperations = [{list}]\n")).collect();
+            let config = plain_config(&format!("{lists}{output}"));
+            let rows = run_all(&config, &dataset, &[], 0).unwrap();
+            let [array, boxes, numbers, caption] = rows.as_slice() else { panic!("{rows:?}") };
+            assert_eq!((numbers, array), (&cut, expected), "{of_array}");
+            // Of another length, and a text.
+            assert_eq!((boxes.len(), &caption[..]), (32, "a gräy cat".as_bytes()));
+        }
+    }
+}
+
+#[test]
+fn arrays_in_fortran_order_are_cut_by_rows() {
+    let kind = || FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![2] };
+    let dataset = InMemory::new([("numbers", kind())], |_, _, _| {
+        FieldValue::Array(ArrayValue {
+            dtype: DType::I16,
+            shape: [3, 2][..].into(),
+            fortran_order: true,
+            big_endian: false,
+            bytes: [1_i16, 2, 3, 4, 5, 6].map(i16::to_le_bytes).concat().into(),
+        })
+    });
+    let config = plain_config(&format!(
+        "[[stage]]\noperations = []\n{TRUNCATED}[output]\nnumbers = {{ ragged = true, max_bytes = 8 }}\n"
+    ));
+    let rows = run_all(&config, &dataset, &[], 0).unwrap();
+    assert_eq!(rows, [[1_i16, 4, 2, 5].map(i16::to_ne_bytes).concat()]);
+}
+
+#[test]
+fn rows_are_planned_for_what_is_left_of_the_longest() {
+    let kind = || FieldKind::Array { dtype: DType::I16, shape: vec![3] };
+    let known = InMemory::with_longest([("numbers", kind())], value, &[Some(600)]);
+    let config = plain_config(&format!(
+        "[[stage]]\noperations = []\n{TRUNCATED}[output]\nnumbers = {{ ragged = true, dtype = \"int32\" }}\n"
+    ));
+    let plan = SamplePlan::compile(&config, &known).unwrap();
+    assert_eq!(plan.tensors()[0].extent, Extent::Ragged { max_row_bytes: 8, compact: false });
+}
+
+#[test]
+fn lengths_that_do_not_say_what_to_cut_are_refused() {
+    let dataset = mixed(&["label", "array", "caption"]);
+    for (length, expected) in [
+        ("label", "`label` is a number that does not say what to cut"),
+        (
+            "caption",
+            "`caption` counts bytes: cut texts with `max_length` of the operation `tokenize`",
+        ),
+        ("array", "all rows of `array` have one length; set `output.array.ragged = true`"),
+    ] {
+        let keys = TRUNCATED.replace("numbers", length);
+        let config = plain_config(&format!(
+            "[[stage]]\noperations = []\n{keys}[output]\ncaption = {{ ragged = true, max_bytes = 64 }}\n"
+        ));
+        let message = SamplePlan::compile(&config, &dataset).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+        assert!(message.contains("`batch.too_long = \"truncate\"`"), "{message}");
+    }
+}
+
+#[test]
+fn padding_of_ragged_arrays_is_described() {
+    let dataset = mixed(&["array", "boxes", "numbers", "caption"]);
+    let config = |output: &str| {
+        plain_config(&format!(
+            "[[stage]]\noperations = []\n[batch]\npad = \"batch\"\nmultiple_of = 8\n[output]\n\
+             caption = {{ ragged = true, max_bytes = 64 }}\nboxes = {{ ragged = true, max_bytes = 64 }}\n{output}\n"
+        ))
+    };
+    let described = config("numbers = { ragged = true, max_bytes = 64, pad = -100 }");
+    let plan = SamplePlan::compile(&described, &dataset).unwrap();
+    let found: Vec<_> = plan
+        .tensors()
+        .iter()
+        .map(|tensor| tensor.padding.map(|by| (by.multiple_of, f64::from_bits(by.value_bits))))
+        .collect();
+    // An array of one shape, boxes, numbers, and a text.
+    assert_eq!(found, [None, Some((8, 0.0)), Some((8, -100.0)), None]);
+    for (output, expected) in [
+        (
+            "numbers = { ragged = true, max_bytes = 64, dtype = \"uint8\", pad = -1 }",
+            "`output.numbers.pad`: -1 is not a value of uint8",
+        ),
+        (
+            "numbers = { ragged = true, max_bytes = 64 }\narray = { pad = 1 }",
+            "`output.array.pad` is for arrays whose rows differ in length, and `array` is not one",
+        ),
+    ] {
+        let message = SamplePlan::compile(&config(output), &dataset).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    let kinds = || FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![] };
+    let twice =
+        InMemory::new([("numbers", kinds()), ("numbers_lengths", FieldKind::Integer)], value);
+    let config = plain_config(
+        "[[stage]]\noperations = []\n[batch]\npad = \"batch\"\n[output]\nnumbers = { ragged = true, max_bytes = 64 }\n",
+    );
+    let message = SamplePlan::compile(&config, &twice).unwrap_err().to_string();
+    assert!(message.contains("the lengths of `numbers` are called `numbers_lengths`"), "{message}");
+}

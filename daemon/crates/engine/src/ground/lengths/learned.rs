@@ -12,20 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use forebay_config::Config;
+use forebay_config::{Config, LengthUnit};
 use forebay_dataset::opening::read_sample;
-use forebay_dataset::{
-    ArrayValue, DatasetError, FieldValue, OpenOptions, Opened, ScanProgress, open_beside,
-    path_beside,
-};
+use forebay_dataset::{DatasetError, OpenOptions, Opened, ScanProgress, open_beside, path_beside};
 use forebay_keys::ConfigError;
+use forebay_media::decode::Decoders;
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::DType;
 use forebay_storage::location::SampleBytes;
 use forebay_storage::{Retries, StorageError};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{UNKNOWN, as_length, substitutes};
+use super::{UNKNOWN, as_length, substitutes, value};
 use crate::ground::stream_error::StreamError;
 
 /// The first bytes of a saved file: its name and the layout's number.
@@ -43,8 +40,8 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) enum Learning {
     /// The sizes of the samples' files.
     FileSizes,
-    /// The values of the field with this number, or their lengths.
-    Field(usize),
+    /// The values of the field with this number, or their lengths, in this unit.
+    Field(usize, LengthUnit),
 }
 
 /// The lengths of all samples, saved or read now.
@@ -58,7 +55,13 @@ pub(super) fn lengths(
     let count = usize::try_from(dataset.sample_count()).unwrap_or(usize::MAX);
     let source = match learning {
         Learning::FileSizes => "bytes".to_owned(),
-        Learning::Field(place) => format!("field {}", dataset.fields()[place].name),
+        Learning::Field(place, unit) => {
+            let name = &dataset.fields()[place].name;
+            match unit {
+                LengthUnit::Bytes | LengthUnit::Tokens => format!("field {name}"),
+                LengthUnit::Seconds | LengthUnit::Pixels => format!("{} of {name}", unit.word()),
+            }
+        }
     };
     let place = opened.report.path.as_deref().and_then(|index| {
         let key = key_of(index, &dataset.fingerprint(), &source)?;
@@ -257,6 +260,7 @@ struct Buffers {
     opened: Vec<forebay_storage::Opened>,
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    decoders: Decoders,
 }
 
 impl Reader<'_> {
@@ -318,9 +322,10 @@ impl Reader<'_> {
         buffers: &mut Buffers,
     ) -> Result<Result<u64, String>, StorageError> {
         let (dataset, storage) = (self.opened.dataset.as_ref(), self.opened.storage.as_ref());
-        let Buffers { locations, opened, bytes, ends } = buffers;
-        let limit_bytes = self.config.dataset.limits.sample_bytes;
-        let Learning::Field(place) = self.learning else {
+        let Buffers { locations, opened, bytes, ends, decoders } = buffers;
+        let limits = &self.config.dataset.limits;
+        let limit_bytes = limits.sample_bytes;
+        let Learning::Field(place, unit) = self.learning else {
             locations.clear();
             dataset.locate(id, locations);
             return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
@@ -330,7 +335,11 @@ impl Reader<'_> {
         let read = dataset.read(id, SampleBytes::new(bytes, ends), &mut values);
         Ok(match (read, values.get(place)) {
             (Err(defect), _) => Err(defect.to_string()),
-            (Ok(()), Some(value)) => length_of(value),
+            (Ok(()), Some(value)) => match unit {
+                LengthUnit::Bytes | LengthUnit::Tokens => value::length_of(value),
+                LengthUnit::Seconds => value::milliseconds_of(value),
+                LengthUnit::Pixels => value::pixels_of(value, limits.pixels, decoders),
+            },
             (Ok(()), None) => Err("it has no such field".to_owned()),
         })
     }
@@ -340,76 +349,9 @@ fn is_outage(error: &StorageError) -> bool {
     error.class() == forebay_storage::RetryClass::Outage
 }
 
-/// The length that a value is or has.
-fn length_of(value: &FieldValue<'_>) -> Result<u64, String> {
-    let whole = |number: i64| {
-        u64::try_from(number)
-            .map_err(|_| format!("its value is {number}, and a length is 0 or more"))
-    };
-    match value {
-        FieldValue::Integer(number) => whole(*number),
-        FieldValue::Array(array) => match array.shape.first() {
-            Some(elements) => Ok(*elements),
-            None => number_of(array).and_then(whole),
-        },
-        FieldValue::Bytes(bytes) => Ok(bytes.len() as u64),
-        FieldValue::Text(text) => Ok(text.len() as u64),
-        FieldValue::EncodedImage(_)
-        | FieldValue::Sound(_)
-        | FieldValue::Float(_)
-        | FieldValue::InPlace => Err("its value has no length".to_owned()),
-    }
-}
-
-/// The value of an array without dimensions.
-fn number_of(array: &ArrayValue<'_>) -> Result<i64, String> {
-    let is_signed = match array.dtype {
-        DType::I8 | DType::I16 | DType::I32 | DType::I64 => true,
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => false,
-        other => {
-            return Err(format!("its value is a {}, and a length is a whole number", other.name()));
-        }
-    };
-    let mut bytes = array.bytes.to_vec();
-    if array.big_endian {
-        bytes.reverse();
-    }
-    let is_negative = is_signed && bytes.last().is_some_and(|last| last & 0x80 != 0);
-    bytes.resize(8, if is_negative { 0xff } else { 0 });
-    bytes.try_into().map(i64::from_le_bytes).map_err(|_| "its value is not a number".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_of_values() {
-        let array = |shape: &'static [u64], bytes: &'static [u8]| {
-            FieldValue::Array(ArrayValue::new(DType::I16, shape, bytes))
-        };
-        let big_endian = FieldValue::Array(ArrayValue {
-            big_endian: true,
-            ..ArrayValue::scalar(DType::U16, &[1, 2][..])
-        });
-        for (value, length) in [
-            (FieldValue::Integer(7), 7),
-            (array(&[3, 2], &[0; 12]), 3),
-            (array(&[], &[2, 1]), 258),
-            (big_endian, 258),
-            (FieldValue::Bytes(b"abc"[..].into()), 3),
-            (FieldValue::Text("ä".into()), 2),
-        ] {
-            assert_eq!(length_of(&value), Ok(length), "{value:?}");
-        }
-        for (value, reason) in [
-            (FieldValue::Integer(-1), "its value is -1"),
-            (array(&[], &[0xff, 0xff]), "its value is -1"),
-            (FieldValue::Float(1.0), "has no length"),
-        ] {
-            assert!(length_of(&value).unwrap_err().contains(reason), "{value:?}");
-        }
-    }
 
     #[test]
     fn saved_lengths_are_read_with_their_key_only() {
