@@ -197,8 +197,11 @@ def test_a_replaced_table_behind_a_url_is_noticed(tmp_path):
     texts = documents()
     (tmp_path / "data").mkdir()
     with served(tmp_path / "data") as server:
-        for found in (texts, texts[::-1]):
-            parquet.write_table(pyarrow.table({"text": found}), tmp_path / "data/data.parquet", compression="none")
+        for seconds, found in enumerate((texts, texts[::-1])):
+            path = tmp_path / "data/data.parquet"
+            parquet.write_table(pyarrow.table({"text": found}), path, compression="none")
+            # The server knows whole seconds.
+            os.utime(path, (seconds, seconds))
             toml = config(tmp_path, path=f"{server.url}/data.parquet", kind="parquet")
             assert (tokens(rows(toml)) == windows(reference(found))).all()
 
