@@ -79,7 +79,11 @@ class Store:
         content, tag = self.files.get(path.removeprefix(f"{BUCKET}/"), (None, ""))
         if content is None:
             return header(404, 0), b""
-        terms = [f'ETag: "{tag}"', f"Last-Modified: {email.utils.formatdate(TIME, usegmt=True)}", "Accept-Ranges: bytes"]
+        terms = [
+            f'ETag: "{tag}"',
+            f"Last-Modified: {email.utils.formatdate(TIME, usegmt=True)}",
+            "Accept-Ranges: bytes",
+        ]
         asked = RANGE.search(request)
         if asked:
             start, end = int(asked[1]), min(int(asked[2] or len(content)) + 1, len(content))
