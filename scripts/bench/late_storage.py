@@ -3,9 +3,9 @@
     python late_storage.py FOLDER SECONDS        prints a line of JSON with the URLs, and serves until it is killed
 
 The folder is the dataset lab/data of the hub and the bucket `data` of S3. Both have their files from one server, which
-waits on a clock, not in threads: a request costs little, and hundreds can be under way. The hub's links lead to it too;
-the endpoint that lists files and gives links is the stand-in's own, late by the same time. `/counts` has how many
-requests each has answered.
+waits on a clock, not in threads: a request costs little, and hundreds can be under way. It uses uvloop if that is
+installed. The hub's links lead to it too; the endpoint that lists files and gives links is the stand-in's own, late by
+the same time. `/counts` has how many requests both have answered.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import email.utils
 import hashlib
 import importlib
+import importlib.util
 import json
 import mmap
 import re
@@ -41,6 +42,8 @@ class Store:
             with path.open("rb") as file:
                 content = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
             self.files[str(path.relative_to(folder))] = content, hashlib.md5(content).hexdigest()
+        # By the target of a request: the content, and what every answer about it has in its header.
+        self.targets: dict[bytes, tuple[memoryview, str]] = {}
         self.num_requests = 0
         self.hub: Any = None
 
@@ -67,29 +70,32 @@ class Store:
         found = WANTED.match(request)
         if not found:
             return header(400, 0), b""
-        method, target = found[1], urllib.parse.urlsplit(found[2].decode())
-        path, query = urllib.parse.unquote(target.path).lstrip("/"), urllib.parse.parse_qs(target.query)
-        if path == "counts":
-            body = self.counts()
-            return header(200, len(body)), body
-        self.num_requests += 1
-        if "list-type" in query:
-            body = self.listing(query.get("prefix", [""])[0])
-            return header(200, len(body), "Content-Type: application/xml"), body
-        content, tag = self.files.get(path.removeprefix(f"{BUCKET}/"), (None, ""))
-        if content is None:
-            return header(404, 0), b""
-        terms = [
-            f'ETag: "{tag}"',
-            f"Last-Modified: {email.utils.formatdate(TIME, usegmt=True)}",
-            "Accept-Ranges: bytes",
-        ]
+        known = self.targets.get(found[2])
+        if known is None:
+            target = urllib.parse.urlsplit(found[2].decode())
+            path, query = urllib.parse.unquote(target.path).lstrip("/"), urllib.parse.parse_qs(target.query)
+            if path == "counts":
+                body = self.counts()
+                return header(200, len(body)), body
+            self.num_requests += 1
+            if "list-type" in query:
+                body = self.listing(query.get("prefix", [""])[0])
+                return header(200, len(body), "Content-Type: application/xml"), body
+            content, tag = self.files.get(path.removeprefix(f"{BUCKET}/"), (None, ""))
+            if content is None:
+                return header(404, 0), b""
+            time = email.utils.formatdate(TIME, usegmt=True)
+            known = content, f'ETag: "{tag}"\r\nLast-Modified: {time}\r\nAccept-Ranges: bytes'
+            self.targets[found[2]] = known
+        else:
+            self.num_requests += 1
+        content, terms = known
         asked = RANGE.search(request)
         if asked:
             start, end = int(asked[1]), min(int(asked[2] or len(content)) + 1, len(content))
-            terms.append(f"Content-Range: bytes {start}-{end - 1}/{len(content)}")
-            return header(206, end - start, *terms), content[start:end]
-        return header(200, len(content), *terms), content if method != b"HEAD" else b""
+            part = f"Content-Range: bytes {start}-{end - 1}/{len(content)}"
+            return header(206, end - start, terms, part), content[start:end]
+        return header(200, len(content), terms), content if found[1] != b"HEAD" else b""
 
 
 def header(status: int, length: int, *terms: str) -> bytes:
@@ -133,6 +139,8 @@ def main() -> None:
     store = Store(folder, delay)
     with tests.serving_hub() as hub:
         hub.delay, store.hub = delay, hub
+        # Contestants are ended while they are connected.
+        hub.endpoint.handle_error = lambda *_: None
         hub.repositories[REPOSITORY] = tests.Repository()
         hub.repositories[REPOSITORY].commit(folder)
         names = {tag: name for name, (_, tag) in store.files.items()}
@@ -141,7 +149,10 @@ def main() -> None:
             hub.sign = lambda content: f"{url}/{names[tests.digest_of('md5', content)]}?Signature=a+b~x__"
             print(json.dumps({"hub": hub.url, "s3": url}), flush=True)
 
-        asyncio.run(serve(store, begin))
+        runner: Any = asyncio
+        if importlib.util.find_spec("uvloop"):
+            runner = importlib.import_module("uvloop")
+        runner.run(serve(store, begin))
 
 
 if __name__ == "__main__":
