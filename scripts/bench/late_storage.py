@@ -108,10 +108,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, store: Store) -> None:
         self.store, self.received = store, b""
-        self.transport: asyncio.Transport
+        self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
