@@ -1,11 +1,12 @@
 """A stand-in for Hugging Face's hub, for tests: two servers on loopback, the endpoint and its storage.
 
 The endpoint lists repositories page by page, says which commit a branch is, and redirects requests for large files to
-the storage with signed links, which expire. Both note each request with its time and its token. A repository can be
-gated or private or move to another commit, and the number of requests can be limited.
+the storage with signed links, which expire. Both note each request with its time and its token, and may answer late. A
+repository can be gated or private or move to another commit, and the number of requests can be limited.
 """
 
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -24,6 +25,12 @@ ENTRIES_A_PAGE = 5
 
 def commit_of(number):
     return hashlib.sha1(str(number).encode()).hexdigest()
+
+
+@functools.cache
+def digest_of(algorithm, content):
+    """Kept, since files of benchmarks are large and each link has one."""
+    return hashlib.new(algorithm, content).hexdigest()
 
 
 class Repository:
@@ -55,6 +62,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def note(self):
         token = self.headers["Authorization"]
         self.server.requests.append((time.monotonic(), self.command, self.path, token))
+        time.sleep(self.server.hub.delay)
 
     def answer(self, status, body=b"", **headers):
         self.send_response(status)
@@ -89,6 +97,8 @@ class Endpoint(Handler):
         path, _, query = self.path.partition("?")
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
         is_api = parts[0] == "api"
+        if len(parts) < 3 + is_api:
+            return self.answer(404)
         kind, owner, name, *rest = parts[is_api:]
         repository = hub.repositories.get(f"{owner}/{name}")
         has_token = self.headers["Authorization"] == f"Bearer {hub.token}"
@@ -106,7 +116,8 @@ class Endpoint(Handler):
         return self.answer_resolve(repository, rest[1:])
 
     def answer_api(self, repository, rest, query):
-        action, *rest = rest
+        # What is asked of a repository without a revision is about its branch main.
+        action, *rest = rest or ["revision", "main"]
         if action == "revision":
             commit = repository.refs.get(rest[0], rest[0])
             if commit not in repository.commits:
@@ -120,13 +131,15 @@ class Endpoint(Handler):
         entries = list(self.entries(repository.kind, files, folder))
         if folder and not entries:
             return self.answer(404, X_Error_Code="EntryNotFound")
-        assert query["recursive"] == ["true"]
+        recursive = query.get("recursive", ["false"])[0]
+        if recursive != "true":
+            entries = [entry for entry in entries if "/" not in entry["path"][len(folder) :]]
         start = int(query.get("cursor", ["0"])[0])
         page = entries[start : start + ENTRIES_A_PAGE]
         headers = {"Content_Type": "application/json"}
         if start + len(page) < len(entries):
             plain = self.path.split("?")[0]
-            next_page = f"{self.server.hub.url}{plain}?recursive=true&cursor={start + len(page)}"
+            next_page = f"{self.server.hub.url}{plain}?recursive={recursive}&cursor={start + len(page)}"
             headers["Link"] = f'<{next_page}>; rel="next"'
         return self.answer(200, json.dumps(page).encode(), **headers)
 
@@ -141,11 +154,11 @@ class Endpoint(Handler):
                     yield {"type": "directory", "oid": "0" * 40, "size": 0, "path": path[:end]}
             entry = {"type": "file", "path": path, "size": len(content)}
             if kind == "buckets":
-                entry["xetHash"] = hashlib.blake2b(content).hexdigest()[:64]
+                entry["xetHash"] = digest_of("blake2b", content)[:64]
             else:
-                entry["oid"] = hashlib.sha1(content).hexdigest()
+                entry["oid"] = digest_of("sha1", content)
                 if len(content) >= LARGE:
-                    lfs = hashlib.sha256(content).hexdigest()
+                    lfs = digest_of("sha256", content)
                     entry["lfs"] = {"oid": lfs, "size": len(content), "pointerSize": 130}
             yield entry
 
@@ -162,15 +175,15 @@ class Endpoint(Handler):
             return self.answer(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
         content = files[path]
         if len(content) < LARGE and repository.kind == "datasets":
-            return self.answer_file(content, ETag=f'"{hashlib.sha1(content).hexdigest()}"')
+            return self.answer_file(content, ETag=f'"{digest_of("sha1", content)}"')
         if hub.redirect_to:
             return self.answer(302, Location=f"{hub.redirect_to}/{path}")
         link = hub.sign(content)
         headers = {"Location": link, "X_Linked_Size": str(len(content))}
         if repository.kind == "datasets":
-            headers["X_Linked_ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
+            headers["X_Linked_ETag"] = f'"{digest_of("sha256", content)}"'
         else:
-            headers["X_Xet_Hash"] = hashlib.blake2b(content).hexdigest()[:64]
+            headers["X_Xet_Hash"] = digest_of("blake2b", content)[:64]
         return self.answer(302, b"Found. Redirecting", **headers)
 
 
@@ -184,7 +197,7 @@ class Storage(Handler):
             return self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
         signed["left"] -= 1
         content = signed["content"]
-        return self.answer_file(content, ETag=f'"{hashlib.md5(content).hexdigest()}"')
+        return self.answer_file(content, ETag=f'"{digest_of("md5", content)}"')
 
 
 class Hub:
@@ -194,6 +207,8 @@ class Hub:
         self.repositories, self.links = {}, {}
         self.token, self.has_access = TOKEN, True
         self.redirect_to, self.reads_a_link = None, 10**9
+        # Seconds until an answer begins.
+        self.delay = 0
         # Of a 429 that is due: after how many requests, and its headers. When they were sent is in `pauses`.
         self.limits, self.pauses = [], []
         self.limits_lock = threading.Lock()
@@ -204,7 +219,7 @@ class Hub:
         return self.endpoint.url
 
     def sign(self, content):
-        path = f"/xet/{len(self.links)}/{hashlib.md5(content).hexdigest()}?name=a+b%20c&Signature={len(self.links)}~x__"
+        path = f"/xet/{len(self.links)}/{digest_of('md5', content)}?name=a+b%20c&Signature={len(self.links)}~x__"
         self.links[path] = {"content": content, "left": self.reads_a_link}
         return self.storage.url + path
 
