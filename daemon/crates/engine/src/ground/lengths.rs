@@ -135,10 +135,12 @@ fn field_of_lengths(
         FieldKind::Float => fail(format!(
             "`batch.length`: `{name}` is a float; a length is a whole number, or counted"
         )),
-        FieldKind::Sound { .. } | FieldKind::EncodedImage => fail(format!(
-            "`batch.length`: the length of `{name}` is not known before it is decoded; use a budget of bytes, or a field of \
+        FieldKind::Sound { .. } | FieldKind::EncodedImage | FieldKind::EncodedImages => {
+            fail(format!(
+                "`batch.length`: the length of `{name}` is not known before it is decoded; use a budget of bytes, or a field of \
              integers"
-        )),
+            ))
+        }
         _ => Ok(place),
     }
 }
