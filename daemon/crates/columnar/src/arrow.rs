@@ -5,6 +5,7 @@
 //! once; the values are not moved.
 
 mod batch;
+mod byte_lists;
 mod flatbuffer;
 mod nested;
 mod packed;

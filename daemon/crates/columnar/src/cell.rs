@@ -27,6 +27,8 @@ pub enum Cell {
     },
     /// A value's range in the unpacked bytes of a part of its file.
     Packed(PackedCell),
+    /// The values of a list.
+    List(Vec<Self>),
     /// A value that is not supported, and why: its column is left out, other columns are kept.
     Unread(Arc<str>),
 }

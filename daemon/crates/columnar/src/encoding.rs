@@ -18,6 +18,10 @@ pub enum Encoding {
     Text,
     /// A file of a picture.
     Image,
+    /// A list of pictures' files.
+    Images,
+    /// A list of bytes, which may be pictures' files.
+    ByteLists,
     /// JSON as text.
     Json,
     /// JSON, or LitData's binary form of it.
@@ -143,6 +147,11 @@ pub fn check_length(dtype: DType, bytes: &[u8]) -> Result<(), String> {
 }
 
 impl Encoding {
+    /// Whether it is a list of bytes, each of which is located by itself.
+    pub const fn is_of_byte_lists(&self) -> bool {
+        matches!(self, Self::Images | Self::ByteLists)
+    }
+
     /// The name of the type of an array's elements.
     pub fn element(&self) -> Option<&str> {
         match self {
@@ -180,6 +189,8 @@ impl Encoding {
             Self::Bytes,
             Self::Text,
             Self::Image,
+            Self::Images,
+            Self::ByteLists,
             Self::Json,
             Self::Nested,
             Self::IntegerText,

@@ -50,20 +50,25 @@ pub fn message_ends(stream: &[u8]) -> Vec<usize> {
 /// If a value's range is not in the table.
 pub fn read_for_fuzzing(reader: &Reader, table: &[u8]) {
     let Ok((_, rows)) = read_in_memory(reader, table) else { return };
-    for cell in rows.iter().flatten() {
-        match cell {
-            Cell::At { offset, length } => {
-                assert!(offset.checked_add(*length).is_some_and(|end| end <= table.len() as u64));
-            }
-            Cell::Value(value) => assert!(value.len() <= 1 << 26),
-            Cell::Packed(PackedCell { offset, bytes, part }) => {
-                let is_in = |start: u64, length: u64, all: u64| {
-                    start.checked_add(length).is_some_and(|end| end <= all)
-                };
-                assert!(is_in(*offset, *bytes, table.len() as u64));
-                assert!(is_in(part.start.into(), part.length.into(), part.unpacked_bytes.into()));
-            }
-            Cell::Null | Cell::Number { .. } | Cell::Unread(_) => {}
+    rows.iter().flatten().for_each(|cell| check(cell, table));
+}
+
+/// # Panics
+/// If a value's range is not in the table.
+fn check(cell: &Cell, table: &[u8]) {
+    match cell {
+        Cell::At { offset, length } => {
+            assert!(offset.checked_add(*length).is_some_and(|end| end <= table.len() as u64));
         }
+        Cell::Value(value) => assert!(value.len() <= 1 << 26),
+        Cell::Packed(PackedCell { offset, bytes, part }) => {
+            let is_in = |start: u64, length: u64, all: u64| {
+                start.checked_add(length).is_some_and(|end| end <= all)
+            };
+            assert!(is_in(*offset, *bytes, table.len() as u64));
+            assert!(is_in(part.start.into(), part.length.into(), part.unpacked_bytes.into()));
+        }
+        Cell::List(values) => values.iter().for_each(|value| check(value, table)),
+        Cell::Null | Cell::Number { .. } | Cell::Unread(_) => {}
     }
 }

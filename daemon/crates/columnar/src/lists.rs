@@ -16,6 +16,13 @@ pub(crate) const DIFFER: &str =
 pub(crate) const IN_STRUCTS: &str =
     "it lies in the structs of a list; name the list in dataset.fields, which is read as JSON";
 
+/// Why the parts of pictures in a list are left out.
+pub(crate) const IN_PICTURES: &str =
+    "it is of a list of pictures; name the list in dataset.fields, with as = \"images\"";
+/// Why a list of bytes is left out.
+pub(crate) const BYTE_LISTS: &str =
+    "it is a list of texts or bytes, read only if dataset.fields names it with as = \"images\"";
+
 /// Whether a list that is no array has one of the reasons above, and may be JSON.
 pub(crate) fn may_be_json(why: &str) -> bool {
     [TEXTS, BOOLS, DIFFER].contains(&why)

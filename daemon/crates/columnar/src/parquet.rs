@@ -2,9 +2,10 @@
 //!
 //! The footer ([`footer`]) locates the parts of each column. Page headers, levels and lengths ([`pages`]) are read
 //! once. Images and other bytes are then read alone, or unpacked from a compressed page; numbers and short texts are
-//! kept in the index. Lists of numbers ([`lists`]) are located in the same way; other lists, and structs, become JSON
+//! kept in the index. Lists of numbers ([`lists`]) and of bytes ([`byte_lists`]) are located in the same way; other lists, and structs, become JSON
 //! ([`nested`]), which is kept in the index.
 
+mod byte_lists;
 mod delta;
 mod differences;
 mod elements;

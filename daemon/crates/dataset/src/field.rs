@@ -21,6 +21,8 @@ pub struct Field {
 pub enum FieldKind {
     /// The bytes of an image file; an operation decodes them.
     EncodedImage,
+    /// The bytes of any number of image files, in order; an operation decodes them.
+    EncodedImages,
     /// Any bytes.
     Bytes,
     /// UTF-8 text.
@@ -66,6 +68,8 @@ impl FieldKind {
 pub enum FieldValue<'a> {
     /// The bytes of an image file.
     EncodedImage(&'a [u8]),
+    /// The bytes of each image file.
+    EncodedImages(Vec<&'a [u8]>),
     /// Any bytes. Owned if they were unpacked.
     Bytes(Cow<'a, [u8]>),
     /// Text, checked to be UTF-8.

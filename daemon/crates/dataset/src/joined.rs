@@ -144,6 +144,7 @@ fn described(kind: &FieldKind, output: Option<DType>) -> String {
     let as_output = |dtype: &DType| output.unwrap_or(*dtype).name();
     match kind {
         FieldKind::EncodedImage => "an image".to_owned(),
+        FieldKind::EncodedImages => "a list of images".to_owned(),
         FieldKind::Bytes => "bytes".to_owned(),
         FieldKind::Text => "text".to_owned(),
         FieldKind::Array { dtype, shape } => {

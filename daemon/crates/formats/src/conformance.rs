@@ -143,6 +143,7 @@ fn check(fields: &[Field], values: &[FieldValue<'_>]) {
     for (field, value) in fields.iter().zip(values) {
         let is_declared = match (&field.kind, value) {
             (FieldKind::EncodedImage, FieldValue::EncodedImage(_))
+            | (FieldKind::EncodedImages, FieldValue::EncodedImages(_))
             | (FieldKind::Bytes, FieldValue::Bytes(_))
             | (FieldKind::Text, FieldValue::Text(_))
             | (FieldKind::Sound { .. }, FieldValue::Sound(_))

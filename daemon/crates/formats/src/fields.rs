@@ -250,6 +250,7 @@ impl FieldRule {
     pub(super) fn field(&self, first: Option<&[u8]>) -> Result<Field, Defect> {
         let kind = match self.form {
             Form::Image => FieldKind::EncodedImage,
+            Form::Images => FieldKind::EncodedImages,
             Form::Text => FieldKind::Text,
             Form::Bytes => FieldKind::Bytes,
             Form::Integer => FieldKind::Integer,
@@ -320,6 +321,8 @@ impl FieldRule {
                 return Err(Defect(format!("`{}` is empty", self.name)));
             }
             Form::Image => FieldValue::EncodedImage(bytes),
+            // One image counts as a list of one.
+            Form::Images => FieldValue::EncodedImages(vec![bytes]),
             Form::Bytes => FieldValue::Bytes(bytes.into()),
             Form::Text => {
                 FieldValue::Text(std::str::from_utf8(bytes).map_err(|_| refuse("no UTF-8"))?.into())
@@ -349,6 +352,7 @@ impl FieldRule {
     fn empty<'a>(&self) -> Result<FieldValue<'a>, Defect> {
         match (self.missing, self.form) {
             (Missing::Empty, Form::Text) => Ok(FieldValue::Text("".into())),
+            (Missing::Empty, Form::Images) => Ok(FieldValue::EncodedImages(Vec::new())),
             (Missing::Empty, _) => Ok(FieldValue::Bytes(Cow::Borrowed(&[]))),
             _ => Err(self.absent()),
         }

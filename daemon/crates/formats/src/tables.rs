@@ -6,6 +6,7 @@
 mod blocks;
 mod cells;
 mod scan;
+mod stretches;
 
 use std::marker::PhantomData;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use self::cells::{FileRows, Stored};
 pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind};
+use self::stretches::{Found, Stretches};
 use crate::columns::{self, ColumnRule, Source, read_rules};
 use crate::draft::{Draft, Seen};
 use crate::fields::{FieldsTable, Form};
@@ -23,7 +25,7 @@ use crate::indexed::{Format, Opening, Take, fields_of};
 use crate::records::{kept_type, value};
 use forebay_columnar::{Encoding, PackedCell};
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{Defect, Field, SampleBlocks};
+use forebay_dataset::{Defect, Field, FieldValue, SampleBlocks};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
@@ -152,16 +154,29 @@ impl<T: TableKind> Format for Tables<T> {
 
     fn locate(&self, index: &RowIndex, id: SampleId, locations: &mut Vec<Location>) {
         let file = FileId(index.manifest_of(id) as u64);
-        for cell in index.cells(id).flatten() {
-            let (offset, length, unit) = match Stored::of(cell) {
-                Stored::At { offset, length: length @ 1.. } => (offset, length, Unit::Sample),
-                Stored::Packed(PackedCell { offset, bytes, part }) => {
-                    (offset, bytes, self.unit_of(part))
-                }
-                Stored::At { .. } | Stored::Value(_) => continue,
-            };
+        let mut add = |offset, length, unit| {
             let range = ByteRange { offset, length: Some(length) };
             locations.push(Location { file, range, unit });
+        };
+        for cell in index.cells(id).flatten() {
+            match Stored::of(cell) {
+                Stored::At { offset, length: length @ 1.. } => add(offset, length, Unit::Sample),
+                Stored::Packed(PackedCell { offset, bytes, part }) => {
+                    add(offset, bytes, self.unit_of(part));
+                }
+                Stored::List(list) => {
+                    for place in list.stretches().places {
+                        match place {
+                            Stored::At { offset, length } => add(offset, length, Unit::Sample),
+                            Stored::Packed(PackedCell { offset, bytes, part }) => {
+                                add(offset, bytes, Unit::Packed(part));
+                            }
+                            Stored::Value(_) | Stored::List(_) => {}
+                        }
+                    }
+                }
+                Stored::At { .. } | Stored::Value(_) => {}
+            }
         }
     }
 
@@ -174,34 +189,64 @@ impl<T: TableKind> Format for Tables<T> {
     ) -> Result<(), Defect> {
         let (mut parts, mut own_bytes) = (0, 0);
         for (column, cell) in self.columns.iter().zip(index.cells(id)) {
-            let found = match cell.map(Stored::of) {
-                None => None,
-                Some(Stored::Value(value)) => Some(value),
-                Some(Stored::At { length: 0, .. }) => Some(&[][..]),
-                Some(stored @ (Stored::At { .. } | Stored::Packed(_))) => {
-                    let part = bytes.part(parts).unwrap_or_default();
-                    parts += 1;
-                    own_bytes += stored.value_bytes();
-                    self.check_limit(own_bytes)?;
-                    let (length, range) = match stored {
-                        Stored::Packed(cell) if self.shared_limit.is_some() => {
-                            let start = cell.part.start as usize;
-                            let range = start..start + cell.part.length as usize;
-                            (cell.part.unpacked_bytes.into(), range)
+            let found =
+                match cell.map(Stored::of) {
+                    None => None,
+                    Some(Stored::Value(value)) => Some(value),
+                    Some(Stored::At { length: 0, .. }) => Some(&[][..]),
+                    Some(Stored::List(list)) => {
+                        let Stretches { places, values } = list.stretches();
+                        own_bytes += places.iter().map(|place| place.value_bytes()).sum::<u64>();
+                        self.check_limit(own_bytes)?;
+                        let mut files = Vec::with_capacity(values.len());
+                        for (number, value) in values.iter().enumerate() {
+                            let of_list =
+                                || format!("image {} of `{}`", number + 1, column.rule.rule.name);
+                            let file = match *value {
+                                Found::Null => {
+                                    return Err(Defect(format!(
+                                        "{} has no bytes in the table",
+                                        of_list()
+                                    )));
+                                }
+                                Found::Value(value) => Some(value),
+                                Found::In(stretch, start, length) => {
+                                    let part = bytes.part(parts + stretch).unwrap_or_default();
+                                    part_of(part, start, length)
+                                }
+                            };
+                            files.push(file.ok_or_else(|| {
+                                Defect(format!("{} was not read whole", of_list()))
+                            })?);
                         }
-                        _ => (stored.value_bytes(), 0..part.len()),
-                    };
-                    let value = part.get(range).filter(|_| part.len() as u64 == length);
-                    let missing = || {
-                        Defect(format!(
-                            "{length} bytes of `{}` were to be read, and {} were",
-                            column.rule.rule.name,
-                            part.len()
-                        ))
-                    };
-                    Some(value.ok_or_else(missing)?)
-                }
-            };
+                        parts += places.len();
+                        take(FieldValue::EncodedImages(files))?;
+                        continue;
+                    }
+                    Some(stored @ (Stored::At { .. } | Stored::Packed(_))) => {
+                        let part = bytes.part(parts).unwrap_or_default();
+                        parts += 1;
+                        own_bytes += stored.value_bytes();
+                        self.check_limit(own_bytes)?;
+                        let (length, range) = match stored {
+                            Stored::Packed(cell) if self.shared_limit.is_some() => {
+                                let start = cell.part.start as usize;
+                                let range = start..start + cell.part.length as usize;
+                                (cell.part.unpacked_bytes.into(), range)
+                            }
+                            _ => (stored.value_bytes(), 0..part.len()),
+                        };
+                        let value = part.get(range).filter(|_| part.len() as u64 == length);
+                        let missing = || {
+                            Defect(format!(
+                                "{length} bytes of `{}` were to be read, and {} were",
+                                column.rule.rule.name,
+                                part.len()
+                            ))
+                        };
+                        Some(value.ok_or_else(missing)?)
+                    }
+                };
             take(match found {
                 Some(bytes) => value(&column.rule, &column.encoding, bytes)?,
                 None => column.rule.value(None)?,
@@ -278,6 +323,12 @@ impl<T> Tables<T> {
     }
 }
 
+/// A part of bytes.
+fn part_of(bytes: &[u8], start: u64, length: u64) -> Option<&[u8]> {
+    let (start, length) = (usize::try_from(start).ok()?, usize::try_from(length).ok()?);
+    bytes.get(start..)?.get(..length)
+}
+
 /// The error for contents that are not supported.
 fn refuse(path: std::path::PathBuf, reason: impl Into<String>) -> DatasetError {
     DatasetError::BrokenFile { path, reason: reason.into() }
@@ -285,5 +336,7 @@ fn refuse(path: std::path::PathBuf, reason: impl Into<String>) -> DatasetError {
 
 #[cfg(test)]
 mod nested_tests;
+#[cfg(test)]
+mod pictured_tests;
 #[cfg(test)]
 mod tests;

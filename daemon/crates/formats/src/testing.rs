@@ -223,6 +223,13 @@ pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
         .iter()
         .map(|value| match value {
             FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
+            FieldValue::EncodedImages(files) => {
+                let file = |file: &&[u8]| {
+                    let sum: u64 = file.iter().map(|byte| u64::from(*byte)).sum();
+                    format!(" {}:{sum}", file.len())
+                };
+                format!("images{}", files.iter().map(file).collect::<String>())
+            }
             FieldValue::Text(text) => format!("{text:?}"),
             FieldValue::Bytes(bytes) => format!("{bytes:?}"),
             FieldValue::Integer(value) => value.to_string(),

@@ -80,6 +80,11 @@ impl ImageHeader {
         }
     }
 
+    /// Whether pixels may have alpha: those of JPEG never have.
+    pub const fn may_have_alpha(&self) -> bool {
+        !matches!(self.coding, Coding::Jpeg(_))
+    }
+
     /// The reduction, or none if the decoder does not support it or its pixels would not match the turned image's.
     pub fn reducible(&self, reduction: Reduction) -> Reduction {
         let can = matches!(self.coding, Coding::Jpeg(header) if header.block_width.is_some())

@@ -8,11 +8,14 @@
 //!
 //! Unsupported cases are left to the caller and [`AnyResampler`], which gives the same pixels more slowly: see
 //! [`Resampler::resample`]. Requires AVX2; on other processors [`Resampler::new`] returns `None`.
+//!
+//! [`PillowResampler`] gives the pixels of Pillow itself, for results that must equal a reference's.
 
 // `simd` is the only module that allows it.
 #![deny(unsafe_code)]
 
 mod any;
+mod pillow;
 mod request;
 
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +29,7 @@ mod resampler;
 mod simd;
 
 pub use any::{AnyResampler, Packed};
+pub use pillow::PillowResampler;
 pub use request::{Filter, Form, Shown, Source, Target};
 pub use resampler::Resampler;
 

@@ -15,7 +15,7 @@ use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{ConfigError, Located, Section, SourceLocation, nearest};
 use forebay_media::size::Size;
 use forebay_order::Draws;
-use forebay_protocol::tensor::DType;
+use forebay_protocol::tensor::{DType, MAX_NAME_BYTES};
 
 /// An operation on samples. Shared by all work threads.
 pub(crate) trait Operation: Debug + Send + Sync {
@@ -107,6 +107,17 @@ pub(crate) struct FieldPlan {
     pub output_dtype: Option<DType>,
     /// For a view, the name that it shares with others, whose keys in `[output]` apply to it too.
     pub view_of: Option<String>,
+    /// Set by `image-patches` for the field of its grids.
+    pub image_grids: Option<ImageGrids>,
+}
+
+/// What the grids of images say of the tokens of a text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageGrids {
+    /// How many patches become one token.
+    pub patches_per_token: u64,
+    /// The most tokens of a sample's images.
+    pub most_tokens: u64,
 }
 
 /// Compiles one entry of a list of operations, at a path; returns the operation's name and the operation. Provided by
@@ -197,8 +208,24 @@ impl FieldTypes {
             is_returned: false,
             output_dtype: None,
             view_of: None,
+            image_grids: None,
         });
         Ok(self.fields.len() - 1)
+    }
+
+    /// Gives a field another name.
+    ///
+    /// # Errors
+    /// Another field has the name, or it is no name of a tensor.
+    pub(crate) fn rename(&mut self, field: usize, name: String) -> Result<(), String> {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err(format!("a field's name has 1 to {MAX_NAME_BYTES} bytes"));
+        }
+        if self.present().any(|(other, plan)| other != field && plan.name == name) {
+            return Err(format!("there is a field `{name}` already"));
+        }
+        self.fields[field].name = name;
+        Ok(())
     }
 
     /// The number of the field that the argument `field` names, by default the only one that is `what` (such as

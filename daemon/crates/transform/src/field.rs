@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use forebay_dataset::{ArrayValue, Defect, FieldValue, Sound};
 use forebay_protocol::tensor::DType;
+use forebay_resample::PillowResampler;
 use forebay_storage::location::{PlaceInBytes, SampleBytes};
 
 use super::image::{ImageTools, PendingImage, PlannedImage};
@@ -27,6 +28,8 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
+    /// For pixels that must be Pillow's.
+    pub pillow: PillowResampler,
     #[cfg(feature = "text")]
     pub texts: crate::texts::TextTools,
     arrays: Vec<ArrayBuffer>,
@@ -42,10 +45,12 @@ impl Tools {
     pub(crate) fn trim(&mut self) {
         let arrays: usize = self.arrays.iter().map(|array| array.bytes.capacity()).sum();
         let kept = self.image.kept_bytes() + self.reordered.capacity() + self.sounds.kept_bytes();
+        let kept = kept + self.pillow.held_bytes();
         #[cfg(feature = "text")]
         let kept = kept + self.texts.kept_bytes();
         if kept + arrays > KEPT_BYTES {
             self.sounds = SoundTools::default();
+            self.pillow = PillowResampler::default();
             self.image.give_back();
             self.reordered = Vec::new();
             self.arrays.clear();
@@ -66,6 +71,8 @@ pub(crate) enum FieldInProgress<'a> {
     InPlace,
     /// An image's file.
     File(&'a [u8]),
+    /// Several images' files.
+    Files(Vec<&'a [u8]>),
     /// Bytes or text.
     Bytes(Cow<'a, [u8]>),
     /// A scalar, in native byte order.
@@ -87,6 +94,8 @@ pub(crate) enum CarriedField {
     Absent,
     /// An image's file.
     File(CarriedBytes),
+    /// Several images' files.
+    Files(Vec<CarriedBytes>),
     /// Bytes or text.
     Bytes(CarriedBytes),
     /// An array.
@@ -133,6 +142,7 @@ impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
     fn from(value: FieldValue<'a>) -> Self {
         match value {
             FieldValue::EncodedImage(file) => Self::File(file),
+            FieldValue::EncodedImages(files) => Self::Files(files),
             FieldValue::Bytes(bytes) => Self::Bytes(bytes),
             FieldValue::Text(Cow::Borrowed(text)) => Self::Bytes(text.as_bytes().into()),
             FieldValue::Text(Cow::Owned(text)) => Self::Bytes(text.into_bytes().into()),
@@ -151,6 +161,9 @@ impl<'a> FieldInProgress<'a> {
         match carried {
             CarriedField::Absent => Self::Absent,
             CarriedField::File(file) => Self::File(file.get(fetched)),
+            CarriedField::Files(files) => {
+                Self::Files(files.iter().map(|file| file.get(fetched)).collect())
+            }
             CarriedField::Bytes(bytes) => Self::Bytes(bytes.get(fetched).into()),
             CarriedField::Planned(planned, file) => {
                 Self::Image(planned.with_file(file.get(fetched)))
@@ -281,6 +294,10 @@ impl<'a> FieldInProgress<'a> {
         }
         Ok(match self {
             Self::File(file) => CarriedField::File(CarriedBytes::of(file.into(), fetched)),
+            Self::Files(files) => {
+                let carried = |file: &[u8]| CarriedBytes::of(file.into(), fetched);
+                CarriedField::Files(files.into_iter().map(carried).collect())
+            }
             Self::Bytes(bytes) => CarriedField::Bytes(CarriedBytes::of(bytes, fetched)),
             Self::Buffer(array) => CarriedField::Buffer(array),
             Self::Image(image) => match image.planned() {
@@ -301,6 +318,7 @@ impl<'a> FieldInProgress<'a> {
             Self::Absent => "nothing",
             Self::InPlace => "an array in its row",
             Self::File(_) => "an image file",
+            Self::Files(_) => "a list of image files",
             Self::Bytes(_) => "bytes",
             Self::Sound(_) => "a sound's file",
             Self::Number(..) | Self::Array(_) | Self::Buffer(_) => "an array",
@@ -323,6 +341,7 @@ impl CarriedField {
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Absent => 0,
+            Self::Files(files) => files.iter().map(CarriedBytes::held_bytes).sum(),
             Self::File(bytes) | Self::Bytes(bytes) | Self::Planned(_, bytes) => bytes.held_bytes(),
             Self::Buffer(array) => array.bytes.len(),
             Self::Image(image) => image.held_bytes(),

@@ -25,6 +25,8 @@ pub struct Needs {
 pub(crate) struct Reckoning<'a> {
     /// By field: the file of an image that is not decoded.
     pub(crate) files: Vec<Option<&'a [u8]>>,
+    /// By field: the files of a list of images.
+    lists: Vec<Vec<&'a [u8]>>,
     /// By field.
     images: Vec<Option<ImageNow>>,
     /// By field: size of a Python stage's result other than an image.
@@ -62,7 +64,18 @@ impl ImageNow {
 impl<'a> Reckoning<'a> {
     pub(crate) fn new(files: Vec<Option<&'a [u8]>>, sample_bytes: u64) -> Self {
         let (images, returned) = (vec![None; files.len()], vec![None; files.len()]);
-        Self { files, images, returned, sample_bytes, scratch_bytes: 0, remade_bytes: 0 }
+        let lists = vec![Vec::new(); files.len()];
+        Self { files, lists, images, returned, sample_bytes, scratch_bytes: 0, remade_bytes: 0 }
+    }
+
+    /// Sets the files of a list of images.
+    pub(crate) fn set_files(&mut self, field: usize, files: Vec<&'a [u8]>) {
+        self.lists[field] = files;
+    }
+
+    /// Takes the files of a list of images, which an operation decodes.
+    pub(crate) fn take_files(&mut self, field: usize) -> Vec<&'a [u8]> {
+        self.lists.get_mut(field).map(std::mem::take).unwrap_or_default()
     }
 
     /// Adds the decoding of an image. A file that decoding refuses needs no memory.

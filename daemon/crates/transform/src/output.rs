@@ -99,6 +99,9 @@ pub(super) fn compile(
             FieldType::Raw(FieldKind::RaggedArray { dtype, row_shape }) => {
                 ragged_array_output(name, (*dtype, *dtype), row_shape, *max_row_bytes, output)
             }
+            FieldType::Raw(FieldKind::EncodedImages) => Err(format!(
+                "`{name}` is a list of image files; make patches of them with `image-patches`"
+            )),
             // Audio files are decoded to arrays before any operation.
             FieldType::Raw(FieldKind::Sound { .. }) => Err(format!("`{name}` is not decoded")),
             FieldType::Raw(FieldKind::Integer) => {

@@ -191,6 +191,11 @@ impl PythonBody {
                         to,
                     )?;
                 }
+                FieldInProgress::Files(_) => {
+                    return Err(Defect(
+                        "a Python stage takes no list of image files; put `image-patches` before it".to_owned(),
+                    ));
+                }
                 FieldInProgress::Absent | FieldInProgress::InPlace | FieldInProgress::Sound(_) => {
                     return Err(Defect(format!("a Python stage found {}", field.describe())));
                 }

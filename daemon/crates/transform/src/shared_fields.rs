@@ -76,6 +76,7 @@ fn describe(kind: &FieldKind) -> String {
             format!("{} [n{rest}]", dtype.name())
         }
         FieldKind::EncodedImage => "an image file".to_owned(),
+        FieldKind::EncodedImages => "a list of image files".to_owned(),
         FieldKind::Sound { .. } => "a sound".to_owned(),
         FieldKind::Bytes => "bytes".to_owned(),
         FieldKind::Text => "text".to_owned(),

@@ -19,6 +19,7 @@ mod batch;
 mod fields;
 #[path = "../examples/support/in_memory.rs"]
 mod in_memory;
+mod patches;
 mod scaled;
 mod shared;
 mod shared_views;

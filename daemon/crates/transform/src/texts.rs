@@ -1,11 +1,15 @@
 //! What operations on texts share: the text of a field, the names of their results, and rows of ids.
 
+mod placeholders;
+
+pub(crate) use placeholders::{Placeholders, Repeated};
+
 use crate::contract::{FieldType, FieldTypes, Sample};
 use crate::field::FieldInProgress;
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{ConfigError, Section, words};
 use forebay_media::array::ArrayBuffer;
-use forebay_protocol::tensor::{DType, MAX_NAME_BYTES};
+use forebay_protocol::tensor::DType;
 use forebay_text::Side;
 
 /// Memory while a text is tokenized, for each of its bytes: copies of the text, the words' places, and 48 bytes for each
@@ -49,6 +53,8 @@ pub(crate) struct TextTools {
     pub rendered: forebay_text::Rendered,
     /// By token of it, whether the model says it.
     pub is_said: Vec<bool>,
+    /// The ids with those of images repeated.
+    pub repeated: Repeated,
 }
 
 impl TextTools {
@@ -58,6 +64,7 @@ impl TextTools {
             + self.rendered.text.capacity()
             + self.rendered.said.capacity() * size_of::<std::ops::Range<usize>>()
             + self.is_said.capacity()
+            + self.repeated.kept_bytes()
     }
 }
 
@@ -86,15 +93,23 @@ impl RowLength {
         }
     }
 
-    /// The memory of tokenizing a text of so many bytes, and that of its row.
-    pub(crate) fn memory(self, tokenizer: &forebay_text::Tokenizer, text_bytes: u64) -> (u64, u64) {
+    /// The memory of tokenizing a text of so many bytes, and that of its row, with the tokens of images.
+    pub(crate) fn memory(
+        self,
+        tokenizer: &forebay_text::Tokenizer,
+        text_bytes: u64,
+        placeholders: Option<&Placeholders>,
+    ) -> (u64, u64) {
+        let of_images = placeholders.map_or(0, Placeholders::most_bytes);
         let ids = text_bytes.saturating_mul(IDS_PER_BYTE).saturating_add(ADDED_BYTES);
+        // Without images there is one list of ids, with them a second one.
+        let repeated = placeholders.map_or(0, |_| ids.saturating_add(of_images));
         let most =
             self.most.map_or(u64::MAX, |most| (most as u64).saturating_mul(IDS.size_bytes()));
-        let row = if self.fill.is_some() { most } else { ids.min(most) };
+        let row = if self.fill.is_some() { most } else { ids.saturating_add(of_images).min(most) };
         let scratch =
             text_bytes.saturating_mul(SCRATCH_PER_BYTE).saturating_mul(tokenizer.growth());
-        (scratch.saturating_add(ids), row)
+        (scratch.saturating_add(ids).saturating_add(repeated), row)
     }
 
     /// What a field of ids is, and its longest row in bytes.
@@ -130,21 +145,6 @@ impl RowLength {
 /// An id as the type of rows has it: ids are far below 2³¹.
 pub(crate) const fn as_element(id: u32) -> i32 {
     id.cast_signed()
-}
-
-/// Gives a field another name.
-///
-/// # Errors
-/// Another field has the name, or it is no name of a tensor.
-pub(crate) fn rename(fields: &mut FieldTypes, field: usize, name: String) -> Result<(), String> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err(format!("a field's name has 1 to {MAX_NAME_BYTES} bytes"));
-    }
-    if fields.present().any(|(other, plan)| other != field && plan.name == name) {
-        return Err(format!("there is a field `{name}` already"));
-    }
-    fields.fields[field].name = name;
-    Ok(())
 }
 
 /// Adds a field that the operation makes in this stage.

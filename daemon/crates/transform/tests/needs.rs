@@ -398,3 +398,32 @@ fn memory_between_stages_is_included_in_the_estimate() {
     assert_eq!(needs.carried_bytes, (SIDE * SIDE * 3) as u64);
     assert_eq!(plan.needs(SampleId(0), (&b"no picture"[..]).into(), &dataset).scratch_bytes, 0);
 }
+
+/// One picture of a list is decoded and resized at a time, and the patches of all are held.
+#[test]
+fn patches_of_pictures_need_at_most_the_estimate() {
+    let _alone = alone();
+    let images = [("images", FieldKind::EncodedImages)];
+    let dataset =
+        InMemory::new(images, |_, _, file| FieldValue::EncodedImages(vec![file, file, file]));
+    let files = [
+        ("PNG of RGB", png(8, 2, 3)),
+        ("PNG with alpha", png(8, 6, 4)),
+        ("GIF", gif()),
+        ("JPEG", jpeg(None, jpeg_encoder::SamplingFactor::F_2_2)),
+    ];
+    for (name, file) in files {
+        for pixels in [200_000, 1_003_520, 4_000_000] {
+            let text = format!(
+                "[[stage]]\noperations = [{{ op = \"image-patches\", min_pixels = {pixels}, max_pixels = {}, max_images = 3 }}]\n\
+                 [output]\npixel_values = {{ ragged = true }}\n",
+                pixels + 100_000
+            );
+            let (most, reckoned, kept) = taken_of(&dataset, &file, &text);
+            let figures = format!("{name}, {pixels} pixels: {most} of {reckoned}");
+            println!("{figures}");
+            assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 4 * most, "{figures}");
+            assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+        }
+    }
+}

@@ -35,7 +35,7 @@ pub(super) struct Batch<'m> {
 }
 
 /// A range of elements, without its end; `None`: no value.
-type Span = Option<(u64, u64)>;
+pub(super) type Span = Option<(u64, u64)>;
 
 /// Makes the error for a fault of a column.
 pub(super) type Fault<'f> = &'f dyn Fn(String) -> DatasetError;
@@ -117,7 +117,7 @@ impl<'m> Batch<'m> {
         self.unpacked.is_some()
     }
 
-    fn buffer(
+    pub(super) fn buffer(
         &self,
         window: &mut Window<'_>,
         field: usize,
@@ -173,6 +173,9 @@ impl<'m> Batch<'m> {
         if leaf.values == Values::Unread {
             cells.extend(rows.map(|_| Cell::Null));
             return Ok(());
+        }
+        if let Values::ByteList { is_large } = leaf.values {
+            return self.byte_list_cells(window, (leaf, is_large), (rows, budget), cells);
         }
         let mut spans: Vec<Span> = rows.map(|row| Some((row, row + 1))).collect();
         let mut is_in_list = false;
@@ -232,7 +235,9 @@ impl<'m> Batch<'m> {
             }
         }
         match leaf.values {
-            Values::Unread | Values::Json => cells.extend(spans.iter().map(|_| Cell::Null)),
+            Values::Unread | Values::Json | Values::ByteList { .. } => {
+                cells.extend(spans.iter().map(|_| Cell::Null))
+            }
             Values::Bytes { is_large } => {
                 let buffer = self.buffer(window, leaf.field, 2, &fault)?;
                 self.follow_offsets(window, leaf.field, is_large, &mut spans, &fault)?;
@@ -278,7 +283,7 @@ impl<'m> Batch<'m> {
     }
 
     /// Replaces spans of null elements by `None`.
-    fn drop_nulls(
+    pub(super) fn drop_nulls(
         &self,
         window: &mut Window<'_>,
         field: usize,
@@ -296,7 +301,7 @@ impl<'m> Batch<'m> {
     }
 
     /// Replaces spans of lists by the spans of their elements.
-    fn follow_offsets(
+    pub(super) fn follow_offsets(
         &self,
         window: &mut Window<'_>,
         field: usize,
@@ -396,7 +401,7 @@ impl<'m> Batch<'m> {
     }
 
     /// Appends the cells of fixed-width elements.
-    fn place_all(
+    pub(super) fn place_all(
         &self,
         window: &mut Window<'_>,
         (spans, width): (&[Span], u64),

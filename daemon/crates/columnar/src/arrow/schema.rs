@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use super::flatbuffer::{Broken, Table};
 use crate::json;
-use crate::lists::{IN_STRUCTS, TEXTS, array_form, left_out_as_json, may_be_json};
+use crate::lists::{
+    BYTE_LISTS, IN_PICTURES, IN_STRUCTS, TEXTS, array_form, left_out_as_json, may_be_json,
+};
 use crate::{Encoding, Feature, Features, HUGGINGFACE, Inferred};
 use crate::{MAX_COLUMNS, NameSizes, SharedClasses, TableColumn};
 
@@ -62,6 +64,10 @@ pub(super) enum Values {
     Bool,
     Fixed(u64),
     Bytes {
+        is_large: bool,
+    },
+    /// Bytes in a list, each located by itself.
+    ByteList {
         is_large: bool,
     },
     /// The field and all in it, as JSON.
@@ -320,6 +326,7 @@ fn leaves(fields: &[Field], features: Option<&Value>) -> Vec<Leaf> {
     let mut found = Found {
         leaves: Vec::new(),
         paths: Vec::new(),
+        pictures: Vec::new(),
         json: Vec::new(),
         json_names_left: json::MAX_NAMES_BYTES,
         next: 0,
@@ -329,13 +336,15 @@ fn leaves(fields: &[Field], features: Option<&Value>) -> Vec<Leaf> {
     for field in fields {
         found.add(field, &field.name, features.child(&field.name), &[]);
     }
-    [found.leaves, found.paths, found.json].concat()
+    [found.leaves, found.paths, found.pictures, found.json].concat()
 }
 
 struct Found {
     leaves: Vec<Leaf>,
     /// Columns of picture paths, which come last.
     paths: Vec<Leaf>,
+    /// Lists of pictures in structs, which come after these.
+    pictures: Vec<Leaf>,
     /// Structs and lists as JSON, which come after all others.
     json: Vec<Leaf>,
     json_names_left: usize,
@@ -366,7 +375,9 @@ impl Found {
                 let steps = below(Step::List { is_large: *is_large });
                 let features = if is_array(features) { features } else { features.element() };
                 field.children.iter().for_each(|child| self.add(child, name, features, &steps));
-                self.add_json(field, name, above, (number, first));
+                if lists > 0 || !self.add_pictures(field, name, first) {
+                    self.add_json(field, name, above, (number, first));
+                }
             }
             Kind::FixedList(size) => {
                 let steps = below(Step::FixedList(*size));
@@ -428,6 +439,38 @@ impl Found {
         let mut column = TableColumn::new(name, fault.map_or(Encoding::Json, Encoding::Unread));
         column.inferred = why.map_or(Inferred::Unmentioned, Inferred::LeftOut);
         self.json.push(Leaf { column, steps: above.to_vec(), field: number, values, path: None });
+    }
+
+    /// Adds a list of bytes, or of structs of `bytes` and `path`, as a column of its own. `first`: the first of its columns.
+    /// False: it is no such list.
+    fn add_pictures(&mut self, list: &Field, name: &str, first: usize) -> bool {
+        let Some(element) = list.children.first() else { return false };
+        let own = self.leaves.get_mut(first..).unwrap_or_default();
+        match (&element.kind, &element.children[..], own) {
+            (Kind::Bytes { is_text: false, is_large }, _, [leaf]) => {
+                leaf.column = TableColumn::new(name, Encoding::ByteLists);
+                leaf.column.inferred = Inferred::LeftOut(BYTE_LISTS.to_owned());
+                leaf.values = Values::ByteList { is_large: *is_large };
+                true
+            }
+            (Kind::Struct, [bytes, path], own @ [_, _]) => {
+                let Kind::Bytes { is_text: false, is_large } = bytes.kind else { return false };
+                let is_text = matches!(path.kind, Kind::Bytes { is_text: true, .. });
+                if bytes.name != "bytes" || path.name != "path" || !is_text {
+                    return false;
+                }
+                for part in own.iter_mut() {
+                    part.column.column.encoding = Encoding::Unread(IN_PICTURES.to_owned());
+                }
+                let mut column = TableColumn::new(name, Encoding::Images);
+                (column.is_known, column.inferred) = (true, Inferred::Unmentioned);
+                let (steps, field) = (own[0].steps.clone(), own[0].field);
+                let values = Values::ByteList { is_large };
+                self.pictures.push(Leaf { column, steps, field, values, path: None });
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Adds a struct of `bytes` and `path` as one column, and its paths.

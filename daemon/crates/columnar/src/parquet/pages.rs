@@ -196,8 +196,10 @@ impl Pages<'_, '_> {
             return alike(Cell::Null, self.room).map_err(|full| self.full(full));
         }
         let budget = *self.budget;
+        let is_of_bytes = self.leaf.column.column.encoding.is_of_byte_lists();
         let read = match self.leaf.lists.is_empty() {
             true => self.read_values(rows),
+            false if is_of_bytes => self.read_byte_lists(rows),
             false => self.read_lists(rows),
         };
         match (read, self.unread.take()) {
@@ -341,7 +343,8 @@ impl Pages<'_, '_> {
 
     /// Whether its values are bytes, which may be long, and not texts.
     pub(super) fn is_bytes(&self) -> bool {
-        matches!(self.leaf.column.column.encoding, Encoding::Bytes | Encoding::Image)
+        let encoding = &self.leaf.column.column.encoding;
+        matches!(encoding, Encoding::Bytes | Encoding::Image) || encoding.is_of_byte_lists()
     }
 
     /// The levels of a page, and its values.

@@ -11,7 +11,9 @@ use super::elements::Element;
 use super::thrift::Broken;
 use super::times::{self, Scale};
 use crate::arrow::{self, Field, Kind, TimeUnit};
-use crate::lists::{IN_STRUCTS, TEXTS, array_form, left_out_as_json, may_be_json};
+use crate::lists::{
+    BYTE_LISTS, IN_PICTURES, IN_STRUCTS, TEXTS, array_form, left_out_as_json, may_be_json,
+};
 use crate::{Encoding, Feature, Features, Inferred, SharedClasses, TableColumn, json};
 
 /// The maximum nesting of groups.
@@ -150,6 +152,7 @@ impl Schema {
             elements: elements.into_iter(),
             leaves: Vec::new(),
             paths: Vec::new(),
+            pictures: Vec::new(),
             json: Vec::new(),
             json_names_left: json::MAX_NAMES_BYTES,
             values: BTreeMap::new(),
@@ -161,8 +164,9 @@ impl Schema {
             let field = written.fields.get(place);
             found.add(&Around { above: "", features, level: 0, lists: &[], depth: 0, field })?;
         }
-        let Found { mut leaves, paths, json, values, next: stored, .. } = found;
+        let Found { mut leaves, paths, pictures, json, values, next: stored, .. } = found;
         leaves.extend(paths);
+        leaves.extend(pictures);
         leaves.iter_mut().for_each(|leaf| leaf.take_unit(&written.units));
         Ok(Self { leaves, json, values, stored })
     }
@@ -188,6 +192,8 @@ struct Found<'e> {
     leaves: Vec<Leaf>,
     /// Columns of picture paths, which come after the others.
     paths: Vec<Leaf>,
+    /// Lists of pictures in structs, which come after these.
+    pictures: Vec<Leaf>,
     json: Vec<JsonColumn>,
     json_names_left: usize,
     values: BTreeMap<usize, Leaf>,
@@ -344,7 +350,7 @@ impl<'e> Found<'e> {
         around: &Around<'_>,
         (_, first): (usize, usize),
     ) -> Arc<Node> {
-        if !around.lists.is_empty() {
+        if !around.lists.is_empty() || self.offer_pictures(&node, &name, first) {
             return node;
         }
         let own = self.leaves.get_mut(first..).unwrap_or_default();
@@ -376,6 +382,42 @@ impl<'e> Found<'e> {
         column.inferred = why.map_or(Inferred::Unmentioned, Inferred::LeftOut);
         self.json.push(JsonColumn { column, node: Arc::clone(&node) });
         node
+    }
+
+    /// Adds a list of bytes, or of structs of `bytes` and `path`, as a column of its own. False: it is no such list.
+    fn offer_pictures(&mut self, node: &Node, name: &str, first: usize) -> bool {
+        let NodeKind::List { element, .. } = &node.kind else { return false };
+        let values = &self.values;
+        let is_of = |leaf: &Leaf, encoding: &Encoding| {
+            let value = values.get(&leaf.place).map(|leaf| &leaf.column.column.encoding);
+            leaf.lists.len() == 1 && value == Some(encoding)
+        };
+        let is_chain = |leaf: &Leaf| leaf.stored == BYTE_ARRAY && is_of(leaf, &Encoding::Bytes);
+        match (&element.kind, self.leaves.get_mut(first..).unwrap_or_default()) {
+            (NodeKind::Value, [leaf]) if is_chain(leaf) => {
+                leaf.column = TableColumn::new(name, Encoding::ByteLists);
+                leaf.column.inferred = Inferred::LeftOut(BYTE_LISTS.to_owned());
+                true
+            }
+            (NodeKind::Struct(fields), [bytes, path]) => {
+                let is_named = |names: [&str; 2]| {
+                    fields.len() == 2
+                        && fields.iter().zip(names).all(|(field, it)| field.name == it)
+                };
+                if !(is_named(["bytes", "path"]) && is_chain(bytes) && is_of(path, &Encoding::Text))
+                {
+                    return false;
+                }
+                let mut column = TableColumn::new(name, Encoding::Images);
+                (column.is_known, column.inferred) = (true, Inferred::Unmentioned);
+                self.pictures.push(Leaf { column, ..bytes.clone() });
+                for part in [bytes, path] {
+                    part.column.column.encoding = Encoding::Unread(IN_PICTURES.to_owned());
+                }
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Whether a struct has `bytes` and `path` alone.

@@ -157,6 +157,10 @@ fn field_of_lengths(
         (LengthUnit::Tokens | LengthUnit::Bytes, FieldKind::EncodedImage) => {
             "is a picture, whose length is in pixels: give the budget as { pixels = … }"
         }
+        (LengthUnit::Tokens | LengthUnit::Bytes, FieldKind::EncodedImages) => {
+            "is a list of pictures, whose length is not known before they are decoded; use a budget of bytes, or a field of \
+             integers"
+        }
         (LengthUnit::Seconds, kind) if !is_number(kind) && !is_sound(kind) => {
             "is neither a sound nor a number, so it has no seconds"
         }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Form {
     Image,
+    /// A list of images.
+    Images,
     Text,
     Bytes,
     Integer,
@@ -24,17 +26,18 @@ pub(crate) enum Form {
 impl Form {
     /// Whether it is decoded from a file's bytes, which are not text.
     pub(crate) const fn is_of_bytes(self) -> bool {
-        matches!(self, Self::Image | Self::Array | Self::Audio | Self::SampleRate)
+        matches!(self, Self::Image | Self::Images | Self::Array | Self::Audio | Self::SampleRate)
     }
 
-    /// Whether a missing value can be one of 0 bytes.
+    /// Whether a missing value can be one of 0 bytes, or a list of no images.
     pub(crate) const fn may_be_empty(self) -> bool {
-        matches!(self, Self::Text | Self::Bytes)
+        matches!(self, Self::Text | Self::Bytes | Self::Images)
     }
 }
 
-pub(super) const FORMS: [(&str, Form); 9] = [
+pub(super) const FORMS: [(&str, Form); 10] = [
     ("image", Form::Image),
+    ("images", Form::Images),
     ("text", Form::Text),
     ("bytes", Form::Bytes),
     ("integer", Form::Integer),
@@ -71,10 +74,10 @@ fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
 
 kinds! {
     /// The key `as`.
-    [pub(crate)] FormWord as Form: "\"image\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
+    [pub(crate)] FormWord as Form: "\"image\", \"images\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
     read(value) { value_of(&FORMS, value) }
     write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
+    schema { "enum": ["image", "images", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
 
     /// The key `channels` of a sound.
     [pub(crate)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";

@@ -78,16 +78,24 @@ fn rows(
     let mut cells = Vec::new();
     let mut moved = |row: u64, found: &[Cell]| -> Result<ControlFlow<()>, DatasetError> {
         cells.clear();
-        cells.extend(found.iter().cloned().map(|cell| match cell {
-            Cell::At { offset, length } => Cell::At { offset: rows.start + offset, length },
-            Cell::Packed(packed) => {
-                Cell::Packed(PackedCell { offset: rows.start + packed.offset, ..packed })
-            }
-            other => other,
-        }));
+        cells.extend(found.iter().cloned().map(|cell| moved_by(rows.start, cell)));
         visit(row, &cells)
     };
     (forebay_columnar::arrow::READER.rows)(&rows, wanted, reads, &mut moved)
+}
+
+/// A cell of the Arrow file, by its place in the chunk.
+fn moved_by(start: u64, cell: Cell) -> Cell {
+    match cell {
+        Cell::At { offset, length } => Cell::At { offset: start + offset, length },
+        Cell::Packed(packed) => {
+            Cell::Packed(PackedCell { offset: start + packed.offset, ..packed })
+        }
+        Cell::List(values) => {
+            Cell::List(values.into_iter().map(|value| moved_by(start, value)).collect())
+        }
+        other => other,
+    }
 }
 
 /// The Arrow file within a chunk.

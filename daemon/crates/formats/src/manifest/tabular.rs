@@ -198,6 +198,11 @@ fn write_cell(
                  without compression, name other columns in dataset.fields, or set dataset.format to its own"
             )));
         }
+        Cell::List(_) => {
+            return Err(file.fault(format!(
+                "column {name} is a list of bytes, which a manifest does not read; set dataset.format to the table's own"
+            )));
+        }
         Cell::Null | Cell::Unread(_) => {
             text.extend_from_slice(b"null");
             return Ok(());

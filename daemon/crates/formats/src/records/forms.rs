@@ -13,12 +13,13 @@ pub(super) fn usual_form(encoding: &Encoding) -> Option<Form> {
         Encoding::Bytes => Form::Bytes,
         Encoding::Text | Encoding::Json | Encoding::Nested => Form::Text,
         Encoding::Image => Form::Image,
+        Encoding::Images => Form::Images,
         Encoding::Number(name) if name.starts_with("float") => Form::Float,
         Encoding::Number(name) if name == BOOL => Form::Bool,
         Encoding::Number(_) | Encoding::IntegerText => Form::Integer,
         Encoding::FloatText => Form::Float,
         Encoding::Array(_) => Form::Array,
-        Encoding::Unread(_) => return None,
+        Encoding::ByteLists | Encoding::Unread(_) => return None,
     })
 }
 
@@ -32,7 +33,8 @@ pub(super) fn can_be(encoding: &Encoding, form: Form, has_key: bool) -> bool {
         _ if has_key => false,
         Encoding::Bytes => true,
         Encoding::Text | Encoding::IntegerText | Encoding::FloatText => !form.is_of_bytes(),
-        Encoding::Image => matches!(form, Form::Image | Form::Bytes),
+        Encoding::Image => matches!(form, Form::Image | Form::Images | Form::Bytes),
+        Encoding::Images | Encoding::ByteLists => form == Form::Images,
         Encoding::Json | Encoding::Nested => matches!(form, Form::Text | Form::Bytes),
         Encoding::Number(name) => {
             form == Form::Float

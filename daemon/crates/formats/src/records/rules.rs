@@ -33,6 +33,12 @@ pub(crate) fn settle(rules: &mut [ColumnRule], columns: &[Column]) -> Result<(),
         if let Encoding::Unread(why) = &column.encoding {
             return Err(format!("the column {} of {path} is not read: {why}", column.name));
         }
+        if !*has_form && column.encoding == Encoding::ByteLists {
+            return Err(format!(
+                "the column {} of {path} is not read: it is a list of texts or bytes; if they are pictures, add as = \"images\"",
+                column.name
+            ));
+        }
         if !*has_form {
             let usual = usual_form(&column.encoding).unwrap_or(Form::Bytes);
             rule.form = if key.is_some() { Form::Text } else { usual };

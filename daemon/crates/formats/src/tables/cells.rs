@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::stretches::StoredList;
 use forebay_columnar::{Cell, PackedCell};
 use forebay_index::row_index::{push_cell, take_cell};
 use forebay_index::shards::Scanned;
@@ -11,14 +12,17 @@ use forebay_storage::location::Packed;
 const VALUE: u8 = 0;
 const AT: u8 = 1;
 const PACKED: u8 = 2;
+const LIST: u8 = 3;
 
 /// A cell in the index: a type byte, then the value; or its offset and length; or the codec's number, the offset and
-/// the bytes of the part of the file, its unpacked bytes, and the value's start and length in them.
+/// the bytes of the part of the file, its unpacked bytes, and the value's start and length in them. A list has the length
+/// of each of its cells before it, 0 for null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored<'r> {
     Value(&'r [u8]),
     At { offset: u64, length: u64 },
     Packed(PackedCell),
+    List(StoredList<'r>),
 }
 
 impl<'r> Stored<'r> {
@@ -42,6 +46,7 @@ impl<'r> Stored<'r> {
                 let part = Packed { codec, unpacked_bytes, start, length };
                 Self::Packed(PackedCell { offset: number(2), bytes: number(10), part })
             }
+            Some(&LIST) => Self::List(StoredList(cell.get(1..).unwrap_or_default())),
             _ => Self::Value(cell.get(1..).unwrap_or_default()),
         }
     }
@@ -57,6 +62,9 @@ impl<'r> Stored<'r> {
             Stored::Value(value) => value.len() as u64,
             Stored::At { length, .. } => length,
             Stored::Packed(packed) => packed.part.length.into(),
+            Stored::List(list) => {
+                list.values().flatten().map(Stored::value_bytes).fold(0, u64::saturating_add)
+            }
         }
     }
 }
@@ -77,6 +85,47 @@ impl Scanned for FileRows {
     }
 }
 
+/// Appends a cell as the index stores it; nothing for null.
+fn encode(cell: &Cell, out: &mut Vec<u8>) {
+    match cell {
+        Cell::Null | Cell::Unread(_) => {}
+        Cell::Number { bytes, length } => {
+            out.push(VALUE);
+            out.extend_from_slice(&bytes[..usize::from(*length).min(8)]);
+        }
+        Cell::Value(value) => {
+            out.push(VALUE);
+            out.extend_from_slice(value);
+        }
+        Cell::At { offset, length } => {
+            out.push(AT);
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(&length.to_le_bytes());
+        }
+        Cell::Packed(packed) => {
+            let PackedCell { offset, bytes, part } = packed;
+            out.extend_from_slice(&[PACKED, part.codec.number()]);
+            for number in [*offset, *bytes] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            for number in [part.unpacked_bytes, part.start, part.length] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        Cell::List(values) => {
+            out.push(LIST);
+            for value in values {
+                let start = out.len() + 4;
+                out.extend_from_slice(&[0; 4]);
+                encode(value, out);
+                // A cell is a few bytes, or a short value.
+                let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
+                out[start - 4..start].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+    }
+}
+
 impl FileRows {
     pub(super) fn add(&mut self, cells: &[Cell]) {
         self.rows += 1;
@@ -93,29 +142,7 @@ impl FileRows {
                     self.unread[place].get_or_insert_with(|| Arc::clone(why));
                     continue;
                 }
-                Cell::Number { bytes, length } => {
-                    self.scratch.push(VALUE);
-                    self.scratch.extend_from_slice(&bytes[..usize::from(*length).min(8)]);
-                }
-                Cell::Value(value) => {
-                    self.scratch.push(VALUE);
-                    self.scratch.extend_from_slice(value);
-                }
-                Cell::At { offset, length } => {
-                    self.scratch.push(AT);
-                    self.scratch.extend_from_slice(&offset.to_le_bytes());
-                    self.scratch.extend_from_slice(&length.to_le_bytes());
-                }
-                Cell::Packed(packed) => {
-                    let PackedCell { offset, bytes, part } = packed;
-                    self.scratch.extend_from_slice(&[PACKED, part.codec.number()]);
-                    for number in [*offset, *bytes] {
-                        self.scratch.extend_from_slice(&number.to_le_bytes());
-                    }
-                    for number in [part.unpacked_bytes, part.start, part.length] {
-                        self.scratch.extend_from_slice(&number.to_le_bytes());
-                    }
-                }
+                cell => encode(cell, &mut self.scratch),
             }
             push_cell(&mut self.bytes, Some(&self.scratch));
         }

@@ -94,7 +94,7 @@ fn find_pictures<T: TableKind>(
                 part.codec.unpack(&packed, sizes, &mut start);
                 start.drain(..first.min(start.len()));
             }
-            Cell::Null | Cell::Number { .. } | Cell::Unread(_) => continue,
+            Cell::Null | Cell::Number { .. } | Cell::List(_) | Cell::Unread(_) => continue,
         }
         if begins_as_picture(&start) {
             columns[place].column.encoding = Encoding::Image;
@@ -409,12 +409,24 @@ struct PagesRead {
 
 impl PagesRead {
     fn add(&mut self, cell: Option<&[u8]>) {
-        if let Some(Stored::Packed(packed)) = cell.map(Stored::of) {
-            self.most = self.most.max(packed.page_bytes());
-            self.values += 1;
-            self.value_bytes = self.value_bytes.saturating_add(packed.part.length.into());
-            self.page_bytes = self.page_bytes.saturating_add(packed.bytes);
+        match cell.map(Stored::of) {
+            Some(Stored::Packed(packed)) => self.add_page(packed),
+            Some(Stored::List(list)) => {
+                for place in list.stretches().places {
+                    if let Stored::Packed(packed) = place {
+                        self.add_page(packed);
+                    }
+                }
+            }
+            _ => {}
         }
+    }
+
+    fn add_page(&mut self, packed: PackedCell) {
+        self.most = self.most.max(packed.page_bytes());
+        self.values += 1;
+        self.value_bytes = self.value_bytes.saturating_add(packed.part.length.into());
+        self.page_bytes = self.page_bytes.saturating_add(packed.bytes);
     }
 
     /// A warning, if the reads are much larger than the values.

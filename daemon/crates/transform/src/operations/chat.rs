@@ -7,12 +7,13 @@ use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use crate::texts::{
-    Cut, MAX_TEXT_BYTES, RowLength, TextTools, add, as_element, rename, set_length, text_of,
+    Cut, MAX_TEXT_BYTES, Placeholders, RowLength, TextTools, add, as_element, set_length, text_of,
 };
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section, TokenName};
 use forebay_order::Draws;
 use forebay_text::{Date, Options, Rendered, Side, Spelling, Template, Tokenizer, read_tokenizer};
+use std::ops::Range;
 
 /// The label of a token that the model does not say.
 const IGNORED: i32 = -100;
@@ -38,6 +39,9 @@ forebay_keys::keys! {
         /// a new field: each token, or −100 outside of what the model says, which the template marks with
         /// `{% generation %}`
         pub labels: String, "", absent("none");
+        /// the token that the template prints for each image, such as `<|image_pad|>`: it is repeated for the patches
+        /// that `image-patches` has made of the image, and its label is −100
+        pub image_token: String, "", absent("none");
         /// whether the beginning of the model's next answer ends the text
         pub add_generation_prompt: bool, "", default(false);
         /// the date that `strftime_now` of a template gives, such as `"2024-07-26"`
@@ -68,6 +72,7 @@ struct Chat {
     field: usize,
     labels: Option<(usize, Spelling)>,
     length_field: Option<usize>,
+    placeholders: Option<Placeholders>,
     template: Template,
     tokenizer: Tokenizer,
     options: Options,
@@ -105,7 +110,7 @@ pub(crate) fn compile(
     let fill = arguments.pad.map(|pad| tokenizer.id_for(&pad)).transpose();
     let rows = RowLength { most, fill: fill.map_err(|message| section.error_at("pad", message))? };
     if let Some(to) = arguments.to {
-        rename(fields, field, to).map_err(|message| section.error_at("to", message))?;
+        fields.rename(field, to).map_err(|message| section.error_at("to", message))?;
     }
     let (kind, max_row_bytes) = rows.kind();
     let spelling = match &arguments.labels {
@@ -126,12 +131,15 @@ pub(crate) fn compile(
     }
     let count = (arguments.length, FieldType::Raw(FieldKind::Integer));
     let length_field = add(section, "length", fields, count)?;
+    let placeholders =
+        Placeholders::compile("chat", section, fields, &tokenizer, arguments.image_token)?;
     let mut digest = blake3::Hasher::new();
     digest.update(template.digest()).update(tokenizer.digest());
     Ok(Box::new(Chat {
         field,
         labels: labels.zip(spelling),
         length_field,
+        placeholders,
         template,
         tokenizer,
         options: Options::new(false, true, None),
@@ -179,7 +187,8 @@ impl Operation for Chat {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         let json_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
         let text_bytes = most_text_bytes(json_bytes);
-        let (scratch, row) = self.rows.memory(&self.tokenizer, text_bytes);
+        let (scratch, row) =
+            self.rows.memory(&self.tokenizer, text_bytes, self.placeholders.as_ref());
         let values = json_bytes.saturating_mul(JSON_PER_BYTE).saturating_add(2 * text_bytes);
         reckoning.scratch_bytes =
             reckoning.scratch_bytes.saturating_add(scratch).saturating_add(values);
@@ -195,6 +204,8 @@ impl Operation for Chat {
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let conversation = text_of(&sample.fields[self.field], "chat", self.max_text_bytes)?;
+        let mut row = sample.tools.spare_array();
+        let labels_row = self.labels.as_ref().map(|_| sample.tools.spare_array());
         let tools = &mut sample.tools.texts;
         let most =
             usize::try_from(most_text_bytes(conversation.len() as u64)).unwrap_or(usize::MAX);
@@ -204,20 +215,38 @@ impl Operation for Chat {
         self.tokenizer
             .encode(&tools.rendered.text, &self.options, &mut tools.tokens)
             .map_err(|error| Defect(error.to_string()))?;
-        let kept = self.kept(tools.tokens.ids().len());
-        if let Some((field, spelling)) = &self.labels {
+        tools.is_said.clear();
+        if let Some((_, spelling)) = &self.labels {
             self.said(spelling, tools)?;
-            let mut row = sample.tools.spare_array();
-            let tools = &sample.tools.texts;
-            let ids = tools.tokens.ids()[kept.clone()].iter().zip(&tools.is_said[kept.clone()]);
+        }
+        let images = match &self.placeholders {
+            Some(placeholders) => Some(placeholders.repeat(sample.fields, tools)?),
+            None => None,
+        };
+        let TextTools { tokens, is_said, repeated, .. } = &sample.tools.texts;
+        let (ids, is_said) = match &images {
+            Some(_) => (&repeated.ids[..], &repeated.is_said),
+            None => (tokens.ids(), is_said),
+        };
+        let kept = self.kept(ids.len());
+        let is_whole = |images: &Range<usize>| {
+            images.is_empty() || (kept.start <= images.start && images.end <= kept.end)
+        };
+        if !images.as_ref().is_none_or(is_whole) {
+            return Err(Defect(format!(
+                "the row has {} tokens, and `max_length` of `chat`, {}, cuts off those of images",
+                ids.len(),
+                kept.len()
+            )));
+        }
+        if let (Some((field, _)), Some(mut row)) = (&self.labels, labels_row) {
+            let ids = ids[kept.clone()].iter().zip(&is_said[kept.clone()]);
             let labels = ids.map(|(id, is_said)| if *is_said { as_element(*id) } else { IGNORED });
             self.rows.write(labels, IGNORED, &mut row);
             sample.fields[*field] = FieldInProgress::Buffer(row);
         }
-        let mut row = sample.tools.spare_array();
         let fill = as_element(self.rows.fill.unwrap_or(0));
-        let ids = &sample.tools.texts.tokens.ids()[kept.clone()];
-        self.rows.write(ids.iter().map(|id| as_element(*id)), fill, &mut row);
+        self.rows.write(ids[kept.clone()].iter().map(|id| as_element(*id)), fill, &mut row);
         set_length(sample, self.length_field, kept.len());
         sample.fields[self.field] = FieldInProgress::Buffer(row);
         Ok(())

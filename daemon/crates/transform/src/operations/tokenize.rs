@@ -6,7 +6,9 @@
 use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
-use crate::texts::{Cut, MAX_TEXT_BYTES, RowLength, add, as_element, rename, set_length, text_of};
+use crate::texts::{
+    Cut, MAX_TEXT_BYTES, Placeholders, RowLength, TextTools, add, as_element, set_length, text_of,
+};
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{AtLeastOne, ByteSize, ConfigError, Keys, LocalPath, Section, TokenName};
 use forebay_order::Draws;
@@ -26,7 +28,10 @@ forebay_keys::keys! {
         /// whether the name of a special token within a text, such as `</s>`, becomes this token; `false`: it is
         /// text, as texts from strangers should be
         pub parse_special_tokens: bool, "", default(true);
-        /// a longer text is cut; special tokens count
+        /// the token that a text has for each image, such as `<|image_pad|>`: it is repeated for the patches that
+        /// `image-patches` has made of the image
+        pub image_token: String, "", absent("none");
+        /// a longer text is cut, and a longer row with images is a bad sample; special tokens count
         pub max_length: AtLeastOne, "tokens", absent("none");
         /// which end is cut off
         pub cut: Cut, "", default(Cut::Right);
@@ -43,8 +48,11 @@ forebay_keys::keys! {
 struct Tokenize {
     field: usize,
     length_field: Option<usize>,
+    placeholders: Option<Placeholders>,
     tokenizer: Tokenizer,
     options: Options,
+    /// The same without `max_length`, for rows with images.
+    uncut: Options,
     rows: RowLength,
     max_text_bytes: u64,
 }
@@ -64,17 +72,17 @@ pub(crate) fn compile(
     let fill = arguments.pad.map(|pad| tokenizer.id_for(&pad)).transpose();
     let rows = RowLength { most, fill: fill.map_err(|message| section.error_at("pad", message))? };
     if let Some(to) = arguments.to {
-        rename(fields, field, to).map_err(|message| section.error_at("to", message))?;
+        fields.rename(field, to).map_err(|message| section.error_at("to", message))?;
     }
     let plan = &mut fields.fields[field];
     (plan.kind, plan.max_row_bytes) = rows.kind();
     let count = (arguments.length, FieldType::Raw(FieldKind::Integer));
     let length_field = add(section, "length", fields, count)?;
-    let options = Options::new(
-        arguments.add_special_tokens,
-        arguments.parse_special_tokens,
-        most.map(|most| (most, arguments.cut.into())),
-    );
+    let placeholders =
+        Placeholders::compile("tokenize", section, fields, &tokenizer, arguments.image_token)?;
+    let options =
+        |most| Options::new(arguments.add_special_tokens, arguments.parse_special_tokens, most);
+    let (options, uncut) = (options(most.map(|most| (most, arguments.cut.into()))), options(None));
     if let Some(most) = most {
         let alone = Options::new(arguments.add_special_tokens, true, None);
         let mut added = Tokens::default();
@@ -90,13 +98,23 @@ pub(crate) fn compile(
         }
     }
     let max_text_bytes = arguments.max_bytes;
-    Ok(Box::new(Tokenize { field, length_field, tokenizer, options, rows, max_text_bytes }))
+    Ok(Box::new(Tokenize {
+        field,
+        length_field,
+        placeholders,
+        tokenizer,
+        options,
+        uncut,
+        rows,
+        max_text_bytes,
+    }))
 }
 
 impl Operation for Tokenize {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
         let text_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
-        let (scratch, row) = self.rows.memory(&self.tokenizer, text_bytes);
+        let (scratch, row) =
+            self.rows.memory(&self.tokenizer, text_bytes, self.placeholders.as_ref());
         reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(scratch);
         reckoning.give(self.field, row);
     }
@@ -107,15 +125,32 @@ impl Operation for Tokenize {
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let text = text_of(&sample.fields[self.field], "tokenize", self.max_text_bytes)?;
-        let tokens = &mut sample.tools.texts.tokens;
-        self.tokenizer
-            .encode(text, &self.options, tokens)
-            .map_err(|error| Defect(error.to_string()))?;
         let mut row = sample.tools.spare_array();
-        let ids = sample.tools.texts.tokens.ids();
+        let tools = &mut sample.tools.texts;
+        let encode = |options: &Options, tools: &mut TextTools| {
+            let encoded = self.tokenizer.encode(text, options, &mut tools.tokens);
+            encoded.map_err(|error| Defect(error.to_string()))
+        };
+        let mut has_images = false;
+        if let Some(placeholders) = &self.placeholders {
+            encode(&self.uncut, tools)?;
+            tools.is_said.clear();
+            has_images = !placeholders.repeat(sample.fields, tools)?.is_empty();
+        }
+        if !has_images {
+            encode(&self.options, tools)?;
+        }
+        let ids = if has_images { &tools.repeated.ids[..] } else { tools.tokens.ids() };
+        if let Some(most) = self.rows.most.filter(|most| ids.len() > *most) {
+            return Err(Defect(format!(
+                "the row has {} tokens with those of images, more than `max_length` of `tokenize`, {most}",
+                ids.len()
+            )));
+        }
         let fill = as_element(self.rows.fill.unwrap_or(0));
         self.rows.write(ids.iter().map(|id| as_element(*id)), fill, &mut row);
-        set_length(sample, self.length_field, sample.tools.texts.tokens.ids().len());
+        let count = ids.len();
+        set_length(sample, self.length_field, count);
         sample.fields[self.field] = FieldInProgress::Buffer(row);
         Ok(())
     }

@@ -15,8 +15,12 @@ impl SamplePlan {
         let unpacked_bytes = dataset.unpacked_bytes(fetched);
         let sample_bytes = dataset.own_bytes(id, fetched).saturating_add(unpacked_bytes);
         let mut values = Vec::new();
-        let is_decoded =
-            |field: &Field| matches!(field.kind, FieldKind::EncodedImage | FieldKind::Sound { .. });
+        let is_decoded = |field: &Field| {
+            matches!(
+                field.kind,
+                FieldKind::EncodedImage | FieldKind::EncodedImages | FieldKind::Sound { .. }
+            )
+        };
         // A file of images is only split into its fields.
         if dataset.fields().iter().any(is_decoded)
             && dataset.read(id, fetched, &mut values).is_err()
@@ -30,11 +34,15 @@ impl SamplePlan {
             }
         }
         let mut reckoning = Reckoning::new(files, sample_bytes);
-        for (field, value) in values.iter().enumerate() {
-            if let FieldValue::Sound(sound) = value {
-                let (all, held) = sound::decoding_bytes(sound, self.most_sound_bytes);
-                reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(all);
-                reckoning.give(field, held);
+        for (field, value) in values.into_iter().enumerate() {
+            match value {
+                FieldValue::Sound(sound) => {
+                    let (all, held) = sound::decoding_bytes(&sound, self.most_sound_bytes);
+                    reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(all);
+                    reckoning.give(field, held);
+                }
+                FieldValue::EncodedImages(files) => reckoning.set_files(field, files),
+                _ => {}
             }
         }
         let mut carried_bytes = 0;

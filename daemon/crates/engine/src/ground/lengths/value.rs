@@ -84,6 +84,7 @@ pub(super) fn length_of(value: &FieldValue<'_>) -> Result<u64, String> {
         FieldValue::Bytes(bytes) => Ok(bytes.len() as u64),
         FieldValue::Text(text) => Ok(text.len() as u64),
         FieldValue::EncodedImage(_)
+        | FieldValue::EncodedImages(_)
         | FieldValue::Sound(_)
         | FieldValue::Float(_)
         | FieldValue::InPlace => Err("its value has no length".to_owned()),
