@@ -145,7 +145,7 @@ fn bicubic(place: f64) -> f64 {
 }
 
 /// The level of a sum of weighted levels that began at [`HALF`].
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a byte")]
+#[expect(clippy::cast_sign_loss, reason = "clamped to a byte")]
 fn level(sum: i32) -> u8 {
     (sum >> PRECISION).clamp(0, 255) as u8
 }
