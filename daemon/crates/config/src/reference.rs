@@ -23,14 +23,18 @@ pub struct Reference {
 
 impl Reference {
     /// Replaces the tables of a document. A table follows a line such as `<!-- keys: ring -->`; there are also `<!--
-    /// keys: formats -->`, `<!-- keys: operations -->` and `<!-- keys: batch operations -->`.
+    /// keys: formats -->`, `<!-- keys: operations -->`, `<!-- keys: text operations -->` and `<!-- keys: batch operations -->`.
     ///
     /// # Errors
     /// A table has no such line; the missing line.
     pub fn markdown(&self, document: &str) -> Result<String, String> {
+        let is_on_texts = |table: &&Table| ON_TEXTS.contains(&table.path);
+        let (on_texts, others): (Vec<&Table>, Vec<&Table>) =
+            self.operations.iter().partition(is_on_texts);
         let mut parts = vec![
             ("formats", self.format_rows()),
-            ("operations", operation_rows(&self.operations)),
+            ("operations", operation_rows(others)),
+            ("text operations", operation_rows(on_texts)),
             ("batch operations", operation_rows(&self.batch_operations)),
         ];
         for table in TABLES.into_iter().chain(self.storage) {
@@ -137,7 +141,10 @@ impl Reference {
 
 const HEAD: &str = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n";
 
-fn operation_rows(operations: &[Table]) -> String {
+/// Operations that have a page of their own: on texts, and on pictures within them.
+const ON_TEXTS: [&str; 3] = ["image-patches", "tokenize", "chat"];
+
+fn operation_rows<'t>(operations: impl IntoIterator<Item = &'t Table>) -> String {
     let mut text =
         "| `op` | argument | type | default | meaning |\n|---|---|---|---|---|\n".to_owned();
     for table in operations {

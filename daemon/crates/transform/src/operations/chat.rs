@@ -39,8 +39,8 @@ forebay_keys::keys! {
         /// a new field: each token, or −100 outside of what the model says, which the template marks with
         /// `{% generation %}`
         pub labels: String, "", absent("none");
-        /// the token that the template prints for each image, such as `<|image_pad|>`: it is repeated for the patches
-        /// that `image-patches` has made of the image, and its label is −100
+        /// the name of the token that the template prints for each image: it is repeated for the patches that
+        /// `image-patches` has made of the image, and its label is −100
         pub image_token: String, "", absent("none");
         /// whether the beginning of the model's next answer ends the text
         pub add_generation_prompt: bool, "", default(false);

@@ -28,8 +28,8 @@ forebay_keys::keys! {
         /// whether the name of a special token within a text, such as `</s>`, becomes this token; `false`: it is
         /// text, as texts from strangers should be
         pub parse_special_tokens: bool, "", default(true);
-        /// the token that a text has for each image, such as `<|image_pad|>`: it is repeated for the patches that
-        /// `image-patches` has made of the image
+        /// the name of the token that a text has for each image: it is repeated for the patches that `image-patches`
+        /// has made of the image
         pub image_token: String, "", absent("none");
         /// a longer text is cut, and a longer row with images is a bad sample; special tokens count
         pub max_length: AtLeastOne, "tokens", absent("none");
