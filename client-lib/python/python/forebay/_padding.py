@@ -32,6 +32,7 @@ class Padding:
 def _value_of(value: float, dtype: str, array_dtype: str) -> Any:
     """The value as a number of the field's type."""
     if dtype == "bfloat16" and array_dtype == "uint16":
-        # NumPy without ml_dtypes has the bits.
-        return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+        # NumPy without ml_dtypes has the bits: rounded to nearest, ties to even.
+        bits = struct.unpack("<I", struct.pack("<f", value))[0]
+        return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return value if "float" in dtype else int(value)

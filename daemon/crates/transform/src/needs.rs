@@ -33,6 +33,8 @@ pub(crate) struct Reckoning<'a> {
     returned: Vec<Option<u64>>,
     /// The fetched bytes, and the bytes that reading decompresses from them.
     pub(crate) sample_bytes: u64,
+    /// The bytes of the sample's texts, or all of it if they are not known.
+    pub(crate) text_bytes: u64,
     pub(crate) scratch_bytes: u64,
     /// Memory of the largest augmentation.
     pub(crate) remade_bytes: u64,
@@ -65,7 +67,16 @@ impl<'a> Reckoning<'a> {
     pub(crate) fn new(files: Vec<Option<&'a [u8]>>, sample_bytes: u64) -> Self {
         let (images, returned) = (vec![None; files.len()], vec![None; files.len()]);
         let lists = vec![Vec::new(); files.len()];
-        Self { files, lists, images, returned, sample_bytes, scratch_bytes: 0, remade_bytes: 0 }
+        Self {
+            files,
+            lists,
+            images,
+            returned,
+            sample_bytes,
+            text_bytes: sample_bytes,
+            scratch_bytes: 0,
+            remade_bytes: 0,
+        }
     }
 
     /// Sets the files of a list of images.

@@ -57,7 +57,7 @@ pub(crate) fn describe(config: &Config, tensors: &mut RowTensors) -> Result<(), 
 
 /// Whether a type has a value.
 fn is_of(dtype: DType, value: f64) -> bool {
-    let is_float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    let is_of_range = |value: f64, most: f64| !value.is_finite() || value.abs() <= most;
     let is_whole = value.fract() == 0.0;
     let values = 2_f64.powi(i32::try_from(8 * dtype.size_bytes()).unwrap_or(i32::MAX));
     match dtype {
@@ -68,7 +68,9 @@ fn is_of(dtype: DType, value: f64) -> bool {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
             is_whole && (-values / 2.0..values / 2.0).contains(&value)
         }
-        _ => is_float,
+        DType::F16 => is_of_range(value, 65_504.0),
+        DType::BF16 | DType::F32 => is_of_range(value, f32::MAX.into()),
+        DType::F64 => true,
     }
 }
 
@@ -91,7 +93,9 @@ mod tests {
             (DType::Bool, 1.0, true),
             (DType::Bool, 2.0, false),
             (DType::F16, -0.5, true),
+            (DType::F16, 1e5, false),
             (DType::F32, f64::NEG_INFINITY, true),
+            (DType::BF16, 1e300, false),
             (DType::I32, f64::NAN, false),
         ] {
             assert_eq!(is_of(dtype, value), expected, "{dtype:?} {value}");

@@ -37,13 +37,16 @@ impl Batch<'_> {
             // The schema has one list in such a column.
             if let (Step::List { is_large }, None) = (step, &values) {
                 self.follow_offsets(window, field, is_large, &mut lists, &fault)?;
-                let count: u64 = lists.iter().flatten().map(|(start, end)| end - start).sum();
+                let counts = lists.iter().flatten().map(|(start, end)| end - start);
+                let count = counts.fold(0, u64::saturating_add);
                 if count > MAX_VALUES {
                     return Err(fault(format!(
                         "its lists have {count} values in {} rows, and at most {MAX_VALUES} are read together",
                         lists.len()
                     )));
                 }
+                // Lists of different rows may be the same part of a file.
+                budget.count(count).map_err(&fault)?;
                 let each = lists.iter().flatten().flat_map(|(start, end)| *start..*end);
                 values = Some(each.map(|value| Some((value, value + 1))).collect());
             }

@@ -22,7 +22,7 @@ const KEPT_BYTES: (u64, u64) = (256 << 20, 64);
 /// almost no bytes.
 const VALUES: (u64, u64) = (1 << 24, 64);
 
-/// The budget of a file with compressed rows.
+/// The budget of a file with compressed rows or lists of bytes.
 #[derive(Debug)]
 pub(super) struct Budget {
     kept_bytes: Counter<u64>,
@@ -44,8 +44,8 @@ impl Budget {
     /// The budget is exceeded.
     pub(super) fn count(&self, values: u64) -> Result<(), String> {
         let left = self.values.get().checked_sub(values).ok_or_else(|| {
-            "its compressed rows have more values than are read of a file of its size; name fewer columns in dataset.fields, or \
-             write it without compression"
+            "its compressed rows or lists have more values than are read of a file of its size; name fewer columns in \
+             dataset.fields, or write it without compression"
                 .to_owned()
         })?;
         self.values.set(left);

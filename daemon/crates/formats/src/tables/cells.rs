@@ -13,6 +13,8 @@ const VALUE: u8 = 0;
 const AT: u8 = 1;
 const PACKED: u8 = 2;
 const LIST: u8 = 3;
+/// The maximum number of values of a list: each may be a read.
+const MAX_LIST_VALUES: usize = 4096;
 
 /// A cell in the index: a type byte, then the value; or its offset and length; or the codec's number, the offset and
 /// the bytes of the part of the file, its unpacked bytes, and the value's start and length in them. A list has the length
@@ -127,6 +129,13 @@ fn encode(cell: &Cell, out: &mut Vec<u8>) {
 }
 
 impl FileRows {
+    /// Adds a cell whose column is not supported.
+    fn refuse(&mut self, columns: usize, place: usize, why: impl FnOnce() -> Arc<str>) {
+        push_cell(&mut self.bytes, None);
+        self.unread.resize(columns, None);
+        self.unread[place].get_or_insert_with(why);
+    }
+
     pub(super) fn add(&mut self, cells: &[Cell]) {
         self.rows += 1;
         for (place, cell) in cells.iter().enumerate() {
@@ -137,9 +146,15 @@ impl FileRows {
                     continue;
                 }
                 Cell::Unread(why) => {
-                    push_cell(&mut self.bytes, None);
-                    self.unread.resize(cells.len(), None);
-                    self.unread[place].get_or_insert_with(|| Arc::clone(why));
+                    self.refuse(cells.len(), place, || Arc::clone(why));
+                    continue;
+                }
+                Cell::List(values) if values.len() > MAX_LIST_VALUES => {
+                    let count = values.len();
+                    let why = || {
+                        format!("a list has {count} values, and at most {MAX_LIST_VALUES} are read")
+                    };
+                    self.refuse(cells.len(), place, || why().into());
                     continue;
                 }
                 cell => encode(cell, &mut self.scratch),

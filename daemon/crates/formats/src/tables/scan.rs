@@ -359,7 +359,8 @@ pub(super) fn make<T: TableKind>(
     let fields = &mut chosen.fields;
     for (field, pages) in fields.iter_mut().zip(pages) {
         field.page_bytes = pages.most;
-        warnings.extend(pages.warning(field.rule.column(), format));
+        let is_list = matches!(field.encoding, Encoding::Images | Encoding::ByteLists);
+        warnings.extend(pages.warning(field.rule.column(), is_list, format));
     }
     let lacking = fields.iter().zip(lacking);
     warnings
@@ -431,14 +432,19 @@ impl PagesRead {
 
     /// A warning, if the reads are much larger than the values.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn warning(&self, column: &str, format: &TableFormat) -> Option<String> {
+    fn warning(&self, column: &str, is_list: bool, format: &TableFormat) -> Option<String> {
         let TableFormat { part, uncompressed, .. } = format;
         let values = self.values.max(1);
         (self.page_bytes / 2 > self.value_bytes).then(|| {
+            // Lists are read alone in any order.
+            let (except, blocks) = match is_list {
+                true => (String::new(), String::new()),
+                false => (EXCEPT_BY_BLOCKS.to_string(), format!("order.shuffle = \"blocks\" reads each {part} once, ")),
+            };
             format!(
-                "{EXCEPT_BY_BLOCKS}the values of {column} lie in compressed {part}s, and a {part} is read and unpacked for \
-                 each: {} KiB for {} KiB, {:.1} bytes read for each one used; order.shuffle = \"blocks\" reads each {part} \
-                 once, a cache ([cache]) keeps the values alone, or write the files {uncompressed}",
+                "{except}the values of {column} lie in compressed {part}s, and a {part} is read and unpacked for each: {} KiB \
+                 for {} KiB, {:.1} bytes read for each one used; {blocks}a cache ([cache]) keeps the values alone, or write \
+                 the files {uncompressed}",
                 (self.page_bytes / values).div_ceil(1024),
                 (self.value_bytes / values).div_ceil(1024),
                 self.page_bytes as f64 / self.value_bytes.max(1) as f64

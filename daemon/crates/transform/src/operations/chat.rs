@@ -185,7 +185,7 @@ impl Chat {
 
 impl Operation for Chat {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        let json_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
+        let json_bytes = reckoning.text_bytes.min(self.max_text_bytes);
         let text_bytes = most_text_bytes(json_bytes);
         let (scratch, row) =
             self.rows.memory(&self.tokenizer, text_bytes, self.placeholders.as_ref());

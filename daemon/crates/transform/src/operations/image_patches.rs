@@ -216,6 +216,13 @@ impl Operation for ImagePatches {
         let mut grids = sample.tools.spare_array();
         patches.bytes.clear();
         grids.bytes.clear();
+        // A vector that grows would take up to twice what is planned.
+        let decoders = &mut sample.tools.image.decoders;
+        let sizes = files.iter().map_while(|file| self.sizes(decoders, file).ok());
+        let areas = sizes.map(|(_, size)| u64::from(size.width) * u64::from(size.height));
+        let patch_count = areas.map(|area| self.grid.patches(area)).fold(0, u64::saturating_add);
+        let bytes = patch_count.saturating_mul(self.grid.patch_bytes());
+        patches.bytes.reserve_exact(usize::try_from(bytes).unwrap_or(0));
         for (number, file) in files.iter().enumerate() {
             let named = |defect: Defect| {
                 Defect(format!("image {} of {}: {}", number + 1, files.len(), defect.0))

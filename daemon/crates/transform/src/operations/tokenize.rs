@@ -112,7 +112,7 @@ pub(crate) fn compile(
 
 impl Operation for Tokenize {
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        let text_bytes = reckoning.sample_bytes.min(self.max_text_bytes);
+        let text_bytes = reckoning.text_bytes.min(self.max_text_bytes);
         let (scratch, row) =
             self.rows.memory(&self.tokenizer, text_bytes, self.placeholders.as_ref());
         reckoning.scratch_bytes = reckoning.scratch_bytes.saturating_add(scratch);

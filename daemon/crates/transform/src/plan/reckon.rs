@@ -34,6 +34,14 @@ impl SamplePlan {
             }
         }
         let mut reckoning = Reckoning::new(files, sample_bytes);
+        if !values.is_empty() {
+            let text_bytes = values.iter().map(|value| match value {
+                FieldValue::Text(text) => text.len() as u64,
+                FieldValue::Bytes(bytes) => bytes.len() as u64,
+                _ => 0,
+            });
+            reckoning.text_bytes = text_bytes.sum();
+        }
         for (field, value) in values.into_iter().enumerate() {
             match value {
                 FieldValue::Sound(sound) => {

@@ -84,6 +84,13 @@ impl Placeholders {
                 counts.len()
             )));
         }
+        let all = counts.clone().fold(0, usize::saturating_add);
+        if all as u64 > self.most_tokens {
+            return Err(Defect(format!(
+                "the images have {all} tokens, more than the {} of `image-patches`",
+                self.most_tokens
+            )));
+        }
         repeated.ids.clear();
         repeated.is_said.clear();
         let mut counts = counts;
