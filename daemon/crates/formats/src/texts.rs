@@ -79,12 +79,12 @@ pub(super) fn open(
         keys,
         options,
     };
-    let (folder, made) = making.folder(storage.as_ref())?;
+    let (folder, made, reused) = making.folder(storage.as_ref())?;
     if made.tokens == 0 {
         let reason = format!("its {} texts have no tokens", made.texts);
         return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
     }
-    let files = folder.clone();
+    let files = folder.join(SUMMARY);
     let mut opened =
         registry::open_silently(&of_tokens(config, keys, &making.maker, folder), options)?;
     let mut warnings = report.warnings;
@@ -101,6 +101,7 @@ pub(super) fn open(
     opened.report.warnings = warnings;
     opened.report.changes = report.changes;
     if opened.report.path.is_none() {
+        opened.report.reused = reused;
         (opened.report.path, opened.report.bytes) =
             (Some(files), made.tokens.saturating_mul(making.maker.dtype().size_bytes()));
     }
@@ -171,8 +172,8 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// The folder with the files, after they have been made.
-    fn folder(&self, storage: &dyn Storage) -> Result<(PathBuf, Counts), DatasetError> {
+    /// The folder with the files, what is in them, and whether they existed.
+    fn folder(&self, storage: &dyn Storage) -> Result<(PathBuf, Counts, bool), DatasetError> {
         let all = place_of_all(self.config);
         let folder = all.path.join(&self.digest_on_this_host().to_hex()[..32]);
         let place = IndexPlace { path: folder.join(SUMMARY), ..all };
@@ -187,7 +188,7 @@ impl Making<'_> {
         };
         let mut warnings = Vec::new();
         let made = match place.load_or_make(self.options, false, &mut warnings, load, make)? {
-            Loaded::Saved(made) => made,
+            Loaded::Saved(made) => return Ok((folder, made, true)),
             Loaded::New { bytes, .. } => {
                 serde_json::from_slice(&bytes).map_err(|error| DatasetError::System {
                     path: place.path,
@@ -196,7 +197,7 @@ impl Making<'_> {
                 })?
             }
         };
-        Ok((folder, made))
+        Ok((folder, made, false))
     }
 
     /// Makes the folder, and checks that it can be locked: two makers would write the same files.

@@ -109,7 +109,7 @@ fn make_characters(folder: &Path, count: usize) -> PathBuf {
 
 #[test]
 fn tokens_of_texts_conform() {
-    conformance::run(&conformance::Format {
+    conformance::run_permuted(&conformance::Format {
         name: "manifest",
         open: |config, options| {
             let keys = [
@@ -117,6 +117,7 @@ fn tokens_of_texts_conform() {
                 ("add_special_tokens", Value::Bool(false)),
                 ("length", Value::Integer(1)),
                 ("labels", word_value("none")),
+                ("cut", word_value("concatenate")),
             ];
             let mut config = DatasetConfig { own: own(&keys), ..config.clone() };
             config.cache.path = config.index.as_ref().map(|index| index.with_file_name("cache"));

@@ -361,7 +361,7 @@ fn invalid_table_of_fields_is_refused_with_its_line() {
     let made = Fixture::of(&[("a.jpg", b"x")]);
     for (fields, reason) in [
         ("image = { as = \"image\" }", "`dataset.fields.image.from` is required"),
-        ("image = { from = \"jpg\", as = \"picture\" }", "must be \"image\", \"text\""),
+        ("image = { from = \"jpg\", as = \"picture\" }", "must be \"image\", \"images\", \"text\""),
         ("image = { from = \"jpg\", form = \"image\" }", "unknown key `dataset.fields.image.form`"),
         ("image = { from = \"jpg\", missing = \"empty\" }", "for text and bytes alone"),
         ("x = { from = \"pickle\" }", "pickles and code in data are never run"),
