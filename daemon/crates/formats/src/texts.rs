@@ -60,7 +60,8 @@ pub(super) fn open(
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
     let started = Instant::now();
-    // Neighbours share pages. Nobody reads the files again, so changes are looked for now. And the index of the previous daemon is that of the tokens.
+    // Neighbours share pages, nobody reads the files again and notices a change, and the index of the previous daemon is
+    // that of the tokens.
     let reading = OpenOptions {
         previous_index: None,
         in_order: None,

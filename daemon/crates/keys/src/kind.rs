@@ -139,6 +139,22 @@ pub enum TokenName {
     Id(u32),
 }
 
+impl TokenName {
+    /// Its id in a vocabulary with a largest id, and ids of some names.
+    ///
+    /// # Errors
+    /// The vocabulary has no such token.
+    pub fn id(&self, largest: u32, of_name: impl Fn(&str) -> Option<u32>) -> Result<u32, String> {
+        match self {
+            Self::Id(id) if *id <= largest => Ok(*id),
+            Self::Id(id) => Err(format!("the tokenizer's largest token is {largest}, not {id}")),
+            Self::Name(name) => of_name(name).ok_or_else(|| {
+                format!("the tokenizer has no added token {name:?}; give its number")
+            }),
+        }
+    }
+}
+
 kinds! {
     TokenName as TokenName: "a token's name or number, such as \"<pad>\" or 0", type "a text or a whole number";
     read(value) {

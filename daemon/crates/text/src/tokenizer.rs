@@ -10,7 +10,6 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_keys::TokenName;
 use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 use tokenizers::{TruncationDirection, TruncationParams};
@@ -194,22 +193,6 @@ impl Tokenizer {
     #[must_use]
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.added.get(token).copied()
-    }
-
-    /// The id of a token in a configuration.
-    ///
-    /// # Errors
-    /// The tokenizer has no such token.
-    pub fn id_for(&self, token: &TokenName) -> Result<u32, String> {
-        match token {
-            TokenName::Id(id) if *id <= self.largest_id => Ok(*id),
-            TokenName::Id(id) => {
-                Err(format!("the tokenizer's largest token is {}, not {id}", self.largest_id))
-            }
-            TokenName::Name(name) => self.id_of(name).ok_or_else(|| {
-                format!("the tokenizer has no added token {name:?}; give its number")
-            }),
-        }
     }
 
     /// The largest id.

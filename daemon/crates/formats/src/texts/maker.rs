@@ -2,6 +2,8 @@
 
 use forebay_config::DatasetConfig;
 use forebay_keys::ConfigError;
+#[cfg(feature = "text")]
+use forebay_keys::TokenName;
 use forebay_protocol::tensor::DType;
 
 #[cfg(feature = "text")]
@@ -50,7 +52,8 @@ impl Maker {
         if let Some(path) = &keys.tokenizer {
             let fail = |message: String| config.own.error(format!("`dataset.tokens`: {message}"));
             let tokenizer = Tokenizer::open(path).map_err(|error| fail(error.to_string()))?;
-            let end = keys.end.as_ref().map(|end| tokenizer.id_for(end)).transpose();
+            let id = |end: &TokenName| end.id(tokenizer.largest_id(), |name| tokenizer.id_of(name));
+            let end = keys.end.as_ref().map(id).transpose();
             let end = end.map_err(|message| fail(format!("`end`: {message}")))?;
             let largest_id = tokenizer.largest_id();
             let flags = [

@@ -107,7 +107,8 @@ pub(crate) fn compile(
             arguments.tokenizer.display()
         ))
     })?;
-    let fill = arguments.pad.map(|pad| tokenizer.id_for(&pad)).transpose();
+    let id = |pad: TokenName| pad.id(tokenizer.largest_id(), |name| tokenizer.id_of(name));
+    let fill = arguments.pad.map(id).transpose();
     let rows = RowLength { most, fill: fill.map_err(|message| section.error_at("pad", message))? };
     if let Some(to) = arguments.to {
         fields.rename(field, to).map_err(|message| section.error_at("to", message))?;
