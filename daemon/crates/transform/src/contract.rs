@@ -113,6 +113,7 @@ pub(crate) struct FieldPlan {
 
 /// What the grids of images say of the tokens of a text.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "text"), expect(dead_code, reason = "read by operations on texts alone"))]
 pub(crate) struct ImageGrids {
     /// How many patches become one token.
     pub patches_per_token: u64,

@@ -1,6 +1,6 @@
 """A contestant of `hub`, in a process of its own: delivers batches for some seconds and says how many samples.
 
-    python streaming.py TERMS        a JSON object: see `Terms`; prints an object with samples and seconds
+    python hub_contestant.py TERMS        a JSON object: see `Terms`; prints an object with samples and seconds
 
 `datasets` is imported here only, after HF_ENDPOINT has been set.
 """
