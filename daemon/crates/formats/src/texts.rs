@@ -245,7 +245,7 @@ impl Making<'_> {
         hasher.finalize()
     }
 
-    /// Makes the files that a process before this one has not made.
+    /// Makes the files that do not exist yet.
     fn make(
         &self,
         storage: &dyn Storage,

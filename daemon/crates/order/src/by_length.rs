@@ -3,7 +3,8 @@
 //! A pool is a run of consecutive positions of the epoch's order. Its samples are sorted by length and cut
 //! ([`super::cutting`]); the steps are then permuted. So inside a pool positions get another order, in which the rows of a
 //! batch, the batches of a step and the steps follow each other: a batch is a run of consecutive positions, as in
-//! batches of one size. In a pool that was begun with other cuts the consumed samples stay consumed, and the rest is cut anew.
+//! batches of one size. If a pool begins with other bounds, its consumed samples are not repeated, and its other samples
+//! are cut with the new bounds.
 //!
 //! Everything is a function of (lengths, selection, seed, epoch, pool, chain of cuts). What is kept here are results that
 //! would otherwise be computed again.

@@ -19,7 +19,7 @@ impl Filter {
 
     /// Its value. Every operation is as in fast_image_resize: another order rounds differently.
     #[inline(always)]
-    fn at(self, x: f64) -> f64 {
+    pub(crate) fn at(self, x: f64) -> f64 {
         match self {
             Self::Bilinear => {
                 let x = x.abs();

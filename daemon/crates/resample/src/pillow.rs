@@ -4,6 +4,8 @@
 
 use std::ops::Range;
 
+use crate::request::Filter;
+
 /// Bits behind the point of a weight.
 const PRECISION: u32 = 32 - 8 - 2;
 /// The reach of the filter in pixels of the larger image.
@@ -106,8 +108,10 @@ impl Weights {
             let first = ((center - support + 0.5) as i64).max(0);
             let end = ((center + support + 0.5) as i64).min(from.into());
             self.exact.clear();
-            self.exact
-                .extend((first..end).map(|pixel| bicubic((pixel as f64 - center + 0.5) * step)));
+            self.exact.extend(
+                (first..end)
+                    .map(|pixel| Filter::CatmullRom.at((pixel as f64 - center + 0.5) * step)),
+            );
             let sum: f64 = self.exact.iter().fold(0.0, |sum, weight| sum + weight);
             let start = self.weights.len();
             self.weights.extend(self.exact.iter().map(|weight| {
@@ -128,19 +132,6 @@ impl Weights {
         places
             + self.weights.capacity() * size_of::<i32>()
             + self.exact.capacity() * size_of::<f64>()
-    }
-}
-
-/// Catmull and Rom's filter.
-fn bicubic(place: f64) -> f64 {
-    const A: f64 = -0.5;
-    let x = place.abs();
-    if x < 1.0 {
-        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
-    } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * A
-    } else {
-        0.0
     }
 }
 

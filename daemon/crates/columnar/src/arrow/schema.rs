@@ -441,8 +441,8 @@ impl Found {
         self.json.push(Leaf { column, steps: above.to_vec(), field: number, values, path: None });
     }
 
-    /// Adds a list of bytes, or of structs of `bytes` and `path`, as a column of its own. `first`: the first of its columns.
-    /// False: it is no such list.
+    /// Adds a list of bytes, or of structs of `bytes` and `path`, as one column. `first`: the number of its first field.
+    /// Returns whether it is such a list.
     fn add_pictures(&mut self, list: &Field, name: &str, first: usize) -> bool {
         let Some(element) = list.children.first() else { return false };
         let own = self.leaves.get_mut(first..).unwrap_or_default();

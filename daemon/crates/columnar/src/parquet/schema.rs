@@ -384,7 +384,7 @@ impl<'e> Found<'e> {
         node
     }
 
-    /// Adds a list of bytes, or of structs of `bytes` and `path`, as a column of its own. False: it is no such list.
+    /// Adds a list of bytes, or of structs of `bytes` and `path`, as one column. Returns whether it is such a list.
     fn offer_pictures(&mut self, node: &Node, name: &str, first: usize) -> bool {
         let NodeKind::List { element, .. } = &node.kind else { return false };
         let values = &self.values;

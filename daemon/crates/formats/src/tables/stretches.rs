@@ -64,7 +64,7 @@ pub(super) struct Stretches<'r> {
 }
 
 impl<'r> Stretches<'r> {
-    /// Adds a value to the last stretch if it lies behind it, or begins one.
+    /// Adds a value to the last stretch if it directly follows it, or else as a new stretch.
     fn add(&mut self, value: Stored<'r>) -> Found<'r> {
         let joined = self.places.last().and_then(|last| join(*last, value));
         let (stretch, start) = match joined {

@@ -26,7 +26,7 @@ use forebay_dataset::error::DatasetError;
 const CHUNK_TEXTS: u64 = 64;
 /// The bytes of tokens from which on a piece is given.
 const PIECE_BYTES: usize = 1 << 20;
-/// The bytes that are kept for chunks whose turn has not come.
+/// The most bytes that are kept of chunks after the first one.
 const KEPT_BYTES: usize = 64 << 20;
 /// How many texts that are left out are named.
 pub(super) const NAMED: usize = 3;
