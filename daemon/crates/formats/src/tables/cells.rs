@@ -187,3 +187,18 @@ impl FileRows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_too_many_values_is_refused_with_their_number() {
+        let list = |values| [Cell::List(vec![Cell::Null; values])];
+        let mut rows = FileRows::default();
+        rows.add(&list(MAX_LIST_VALUES));
+        assert_eq!(rows.unread(0), None);
+        rows.add(&list(MAX_LIST_VALUES + 1));
+        assert!(rows.unread(0).unwrap().contains("4097 values"));
+    }
+}

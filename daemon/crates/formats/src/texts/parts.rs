@@ -291,6 +291,12 @@ mod tests {
             assert_eq!(parts.finish().unwrap(), counts);
             assert!(files(folder.path()) == files(whole.path()), "after {interrupted} texts");
         }
+        let data = whole.path().join("a-000000.bin");
+        let bytes = fs::read(&data).unwrap();
+        fs::write(&data, &bytes[1..]).unwrap();
+        assert!(!are_all_there(whole.path(), "a", DType::U16, &counts), "a file is cut short");
+        fs::write(&data, &bytes).unwrap();
+        assert!(are_all_there(whole.path(), "a", DType::U16, &counts));
         fs::remove_file(whole.path().join("a-000001.idx")).unwrap();
         assert!(!are_all_there(whole.path(), "a", DType::U16, &counts));
     }

@@ -36,8 +36,13 @@ fn fixture(folder: &Path, texts: usize, keys: &[(&str, Value)]) -> DatasetConfig
 }
 
 fn own(keys: &[(&str, Value)]) -> Section {
+    own_of("text", keys)
+}
+
+/// As [`own`], with the text in another column or member.
+fn own_of(from: &str, keys: &[(&str, Value)]) -> Section {
     let tokens = keys.iter().map(|(key, value)| ((*key).to_owned(), value.clone().into()));
-    let rule = [("as", "text"), ("from", "text")];
+    let rule = [("as", "text"), ("from", from)];
     let rule = rule.map(|(key, word)| (key.to_owned(), word_value(word).into())).to_vec();
     let fields = Value::Table(vec![("text".to_owned(), Value::Table(rule).into())]);
     let mut section = Section::default();
@@ -163,6 +168,31 @@ fn a_changed_file_is_made_tokens_again() {
     fs::write(&path, changed).unwrap();
     let after = open_it(&config).unwrap();
     assert!(tokens(&before) != tokens(&after));
+    assert_eq!(folders(&config).len(), 2);
+}
+
+/// The texts of an archive are not in its index, whose fingerprint stays the same.
+#[test]
+fn a_file_that_is_changed_in_place_is_made_tokens_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let texts: Vec<_> = (0..30).map(|number| (format!("{number:03}.txt"), text(number))).collect();
+    let members: Vec<_> =
+        texts.iter().map(|(name, text)| (name.as_str(), text.as_bytes())).collect();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    let path = folder.path().join("data/texts.tar");
+    let bytes = forebay_synth::tar::archive(&members);
+    fs::write(&path, &bytes).unwrap();
+    let mut config = config_for("webdataset", &path);
+    config.index = Some(folder.path().join("saved.index"));
+    config.cache.path = Some(folder.path().join("cache"));
+    config.own = own_of("txt", &in_windows());
+    let before = open_it(&config).unwrap();
+    assert!(tokens(&before) == expected(0..30));
+    let place = bytes.windows(7).position(|part| part == b"text 3:").unwrap();
+    let mut changed = bytes;
+    changed[place..place + 4].copy_from_slice(b"TEXT");
+    fs::write(&path, &changed).unwrap();
+    assert!(tokens(&open_it(&config).unwrap()) != expected(0..30));
     assert_eq!(folders(&config).len(), 2);
 }
 
