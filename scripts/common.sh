@@ -64,23 +64,28 @@ begin_steps() {
     fi
 }
 
-# step NAME COMMAND…: runs one step, shows its output and keeps it, and says how long it took.
+# step NAME COMMAND…: runs one step, shows its output and keeps it, and says how long it took and computed.
 step() {
-    local name="$1" begun="$SECONDS" status=0 seconds output shown
+    local name="$1" begun="$SECONDS" status=0 seconds computed output shown
     local limit=(timeout --foreground "$step_limit_seconds")
     shift
     # timeout starts programs alone.
     ! declare -F "$1" >/dev/null || limit=()
     step_number=$((step_number + 1))
     printf '\n== %s\n' "$name"
+    times >"$step_logs/computed"
     exec {output}> >(exec tee "$step_logs/$step_number")
     shown=$!
     (${limit[@]+"${limit[@]}"} "$@") >&"$output" 2>&1 {output}>&- || status=$?
     exec {output}>&-
     end_output "$shown" || say "$name left processes that hold its output; they no longer do"
     seconds=$((SECONDS - begun))
-    printf '== %s: %s seconds\n' "$name" "$seconds"
-    printf '%s\t%s\n' "$seconds" "$name" >>"$FOREBAY_STEP_TIMES"
+    times >>"$step_logs/computed"
+    # Every second line is of the processes that this shell has waited for: "1m2.000s 0m3.000s".
+    computed="$(awk -F '[ms ]+' 'NR % 2 == 0 { last = sum; sum = $1 * 60 + $2 + $3 * 60 + $4 }
+        END { printf "%d", sum - last }' "$step_logs/computed")"
+    printf '== %s: %s seconds, %s of a processor\n' "$name" "$seconds" "$computed"
+    printf '%s\t%s\t%s\n' "$seconds" "$computed" "$name" >>"$FOREBAY_STEP_TIMES"
     [ "$status" != 124 ] || fail "FAILED: $name took longer than $step_limit_seconds seconds"
     [ "$status" = 0 ] || fail "FAILED: $name (status $status)"
 }
@@ -97,8 +102,9 @@ end_output() {
     return 1
 }
 
-# What each step took, in seconds, and their sum.
+# What each step took and computed, in seconds, and their sums.
 print_step_times() {
-    awk -F '\t' '{ printf "%6d  %s\n", $1, $2; sum += $1 } END { printf "%6d  seconds in all\n", sum }' \
-        "$FOREBAY_STEP_TIMES"
+    awk -F '\t' '
+        { printf "%6d %6d  %s\n", $1, $2, $3; sum += $1; computed += $2 }
+        END { printf "%6d %6d  seconds in all, and of a processor\n", sum, computed }' "$FOREBAY_STEP_TIMES"
 }
