@@ -111,11 +111,12 @@ def test_a_batch_that_builds_the_model_is_trained_on_too(config_file, order, see
         model_of().fit(batches, epochs=1, callbacks=[place], shuffle=False, verbose=0)
         assert seen == order[:STEPS_AN_EPOCH]
         # Another model, and an epoch that was left early.
-        stop = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, _: batch == 3 and model.stop_evaluating()
-        )
         model = model_of()
-        model.stop_evaluating = lambda: setattr(model, "stop_training", True)
+
+        def stop_at_the_fourth(batch, logs):
+            model.stop_training = batch == 3
+
+        stop = keras.callbacks.LambdaCallback(on_train_batch_end=stop_at_the_fourth)
         model.fit(batches, epochs=1, callbacks=[place, stop], shuffle=False, verbose=0)
         assert seen == order[: STEPS_AN_EPOCH + 4]
         assert place.restore(model) == 1

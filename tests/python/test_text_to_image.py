@@ -10,8 +10,8 @@ import types
 import forebay
 import numpy
 import pytest
-from support import noise
-from test_text_examples import Killed, copy_configuration, killed_at, load_example, sentence, single_thread  # noqa: F401
+from support import load_example, noise
+from test_text_examples import copy_configuration, killed_at, sentence, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")

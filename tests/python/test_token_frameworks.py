@@ -120,7 +120,8 @@ def test_megatron_core_makes_the_same_of_the_same_tokens(config):
 @pytest.fixture
 def titan(monkeypatch):
     """`forebay.torchtitan`, over torchtitan or what a data loader has of its base class."""
-    if not importlib.util.find_spec("torchtitan"):
+    is_installed = importlib.util.find_spec("torchtitan") is not None
+    if not is_installed:
 
         class BaseDataLoader:
             @dataclass
@@ -138,10 +139,9 @@ def titan(monkeypatch):
         for name in names:
             monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         sys.modules[names[-1]].BaseDataLoader = BaseDataLoader
-        monkeypatch.delitem(sys.modules, "forebay.torchtitan", raising=False)
-    module = importlib.import_module("forebay.torchtitan")
-    yield module
-    if "torchtitan" in sys.modules and not importlib.util.find_spec("torchtitan"):
+    yield importlib.import_module("forebay.torchtitan")
+    if not is_installed:
+        # Made of the stand-in.
         del sys.modules["forebay.torchtitan"]
 
 
