@@ -40,9 +40,8 @@ def clip_tokenizer(folder):
             tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    made.post_processor = tokenizers.processors.RobertaProcessing(
-        sep=(END, numbers[END]), cls=(START, numbers[START]), add_prefix_space=False, trim_offsets=False
-    )
+    ends = (END, numbers[END]), (START, numbers[START])
+    made.post_processor = tokenizers.processors.RobertaProcessing(*ends, trim_offsets=False, add_prefix_space=False)
     made.add_special_tokens([START, END])
     made.save(str(folder / "tokenizer.json"))
     return made

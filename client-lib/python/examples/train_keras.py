@@ -30,9 +30,7 @@ def main(arguments=None):
     asked = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)
     # A placeholder for your model: a linear classifier over pixels.
-    model = keras.Sequential(
-        [keras.Input((asked.pixels,)), keras.layers.Dropout(0.1), keras.layers.Dense(asked.classes)]
-    )
+    model = keras.Sequential([keras.Input((asked.pixels,)), keras.layers.Dense(asked.classes)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, metrics=["accuracy"])
     validation = None
