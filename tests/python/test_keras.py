@@ -12,6 +12,7 @@ import numpy
 import pytest
 from support import EXAMPLES, load_example, run_script
 from test_examples import BATCH_SIZE, EPOCHS, STEPS_AN_EPOCH, config_file, order  # noqa: F401
+from test_text_examples import single_thread  # noqa: F401
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras")
@@ -57,8 +58,9 @@ KILLED = """
 import os, runpy, signal, sys
 
 program, steps, *arguments = sys.argv[1:]
-import keras
+import keras, torch
 
+torch.set_num_threads(1)
 calls, train_step = iter(range(int(steps))), keras.Model.train_step
 
 def killed(self, data):

@@ -21,8 +21,8 @@ START, END = "<|startoftext|>", "<|endoftext|>"
 
 
 def clip_tokenizer(folder):
-    """A tokenizer of the kind that CLIP has, of a few letters, whose padding is its end."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
+    """A tokenizer of the kind that CLIP has, of letters and one word, whose padding is its end."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>", START, END]
     numbers = {entry: number for number, entry in enumerate(entries)}
     merges = [("t", "h"), ("th", "e</w>")]
@@ -139,7 +139,7 @@ def tiny_pipeline(folder):
         norm_num_groups=4,
     )
     text = transformers.CLIPTextConfig(
-        vocab_size=60, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        vocab_size=520, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
     parts = {
         "vae": vae,

@@ -76,11 +76,15 @@ class Batches(Validation):
         super().__init__(loader, to_batch)
         # Batches handed over that are not trained on, and whether a callback counts those that are.
         self._ahead, self._is_counted = 0, False
+        # An epoch that was begun and not finished.
+        self._is_within = False
 
     def __iter__(self) -> Any:
-        if self._ahead:
+        if self._is_within:
+            # Else the loader would give up the rest of this epoch.
             self.loader.load_state_dict(self.state_dict(), compare_ranks=False)
             self._ahead = 0
+        self._is_within = True
         for batch in map(self._to_batch, self.loader):
             self._ahead += 1
             if self._ahead > _MOST_TO_BUILD and not self._is_counted:
@@ -89,6 +93,7 @@ class Batches(Validation):
                     "`evaluate` and `predict` a `forebay.keras.Validation`"
                 )
             yield batch
+        self._is_within = False
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state behind the last batch that was trained on."""
@@ -127,7 +132,7 @@ class KeepsPlace(keras.callbacks.Callback):
                 model.optimizer.build(model.trainable_variables)
             model.load_weights(newest / WEIGHTS_NAME)
             self._batches.loader.load_state_dict(json.loads((newest / STATE_NAME).read_text()))
-            self._batches._ahead = 0
+            self._batches._ahead, self._batches._is_within = 0, False
         return self._batches.loader.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
