@@ -11,40 +11,13 @@ import forebay
 import numpy
 import pytest
 from support import load_example, noise
-from test_text_examples import copy_configuration, killed_at, sentence, single_thread  # noqa: F401
+from test_text_examples import TOKENIZER, copy_configuration, killed_at, sentence, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
 SIZE, LENGTH, PICTURES = 32, 12, 12
-START, END = "<|startoftext|>", "<|endoftext|>"
-
-
-def clip_tokenizer(folder):
-    """A tokenizer of the kind that CLIP has, of letters and one word, whose padding is its end."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    entries = [*letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>", START, END]
-    numbers = {entry: number for number, entry in enumerate(entries)}
-    merges = [("t", "h"), ("th", "e</w>")]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.BPE(numbers, merges, unk_token=END, end_of_word_suffix="</w>", continuing_subword_prefix="")
-    )
-    spaces = tokenizers.normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
-    made.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.NFC(), spaces, tokenizers.normalizers.Lowercase()]
-    )
-    words = tokenizers.Regex(r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+""")
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(words, "removed", invert=True),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    ends = (END, numbers[END]), (START, numbers[START])
-    made.post_processor = tokenizers.processors.RobertaProcessing(*ends, trim_offsets=False, add_prefix_space=False)
-    made.add_special_tokens([START, END])
-    made.save(str(folder / "tokenizer.json"))
-    return made
+END = "</s>"
 
 
 def captions():
@@ -75,9 +48,10 @@ def pictures(tmp_path):
             ("max_length = 77", f"max_length = {LENGTH}"),
             ('op = "resize", size = 512', f'op = "resize", size = {SIZE}'),
             ('op = "random-crop", size = 512', f'op = "random-crop", size = {SIZE}'),
+            ('pad = "<|endoftext|>"', f'pad = "{END}"'),
             *replaced,
         )
-        return config, clip_tokenizer(tmp_path)
+        return config, tokenizers.Tokenizer.from_file(str(TOKENIZER))
 
     return configure
 
