@@ -1,10 +1,11 @@
 """The configurations and programs of the pages for those who come from other loaders of texts."""
 
-import importlib.util
 import itertools
 import json
 import re
 import struct
+import sys
+import types
 
 import forebay
 import numpy
@@ -53,8 +54,10 @@ def defined_by(page, what):
     return names
 
 
-def test_megatrons_files_are_mixed_and_given_as_its_training_loop_takes_them(tmp_path):
+def test_megatrons_files_are_mixed_and_given_as_its_training_loop_takes_them(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
+    import forebay.megatron
+
     tokens = {name: documents(seed) for seed, name in enumerate(("web", "code"))}
     for name, of_file in tokens.items():
         write_of_megatron(tmp_path, f"{name}_text_document", of_file)
@@ -65,18 +68,24 @@ def test_megatrons_files_are_mixed_and_given_as_its_training_loop_takes_them(tmp
         places = numpy.concatenate([batch["dataset"] for batch in loader])
     assert numpy.bincount(places).tolist() == [56, 24]
 
-    make = defined_by(MEGATRON, "class Batches")["Batches"]
-    batches = make(config, rank=0, world_size=1)
-    reference = load_example("pretrain/train")
+    # Of a group of one rank.
+    ranks = {"get_data_parallel_rank": lambda: 0, "get_data_parallel_world_size": lambda: 1}
+    for name in ("megatron", "megatron.core", "megatron.core.parallel_state"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["megatron.core"].parallel_state = types.SimpleNamespace(**ranks)
+    monkeypatch.chdir(tmp_path)
+    provide = defined_by(MEGATRON, "parallel_state")["train_valid_test_datasets_provider"]
+    batches, *others = provide([0, 0, 0])
+    assert others == [None, None]
     with forebay.torch.Loader(config) as loader:
         for batch in itertools.islice(loader, 5):
-            given, expected = next(batches), reference.megatron(batch)
+            given, expected = next(batches), forebay.megatron.fields_of(batch)
             assert sorted(given) == ["labels", "loss_mask", "position_ids", "tokens"]
             assert all(torch.equal(value, expected[name]) for name, value in given.items())
     saved = json.loads(json.dumps(batches.save_state()))
     expected = next(batches)
     batches.loader.close()
-    resumed = make(config, state=saved, rank=0, world_size=1)
+    resumed, *_ = provide([0, 0, 0], state=saved)
     assert all(torch.equal(value, expected[name]) for name, value in next(resumed).items())
     resumed.loader.close()
 
@@ -107,30 +116,6 @@ def test_a_split_of_json_lines_is_named_by_the_lines(tmp_path):
             found.append({text for batch in loader for text in batch["text"].strings()})
     assert [len(texts) for texts in found] == [99, 1]
     assert found[0] | found[1] == {f"text {line}" for line in range(100)}
-
-
-def test_the_data_loader_for_torchtitan_resumes_at_another_world_size(tmp_path):
-    if not importlib.util.find_spec("torchtitan"):
-        pytest.skip("torchtitan is not installed")
-    torch = pytest.importorskip("torch")
-    config = defined_by(TORCHTITAN, "class ForebayDataLoader")["ForebayDataLoader"].Config(
-        file=str(write_tokens(tmp_path, 'boundaries = ["position_ids"]'))
-    )
-
-    def build(rank, world_size):
-        others = {"tokenizer": None, "seq_len": LENGTH, "snapshot_every_n_steps": None}
-        return config.build(dp_rank=rank, dp_world_size=world_size, local_batch_size=4, **others)
-
-    first = build(0, 2)
-    inputs, labels = next(iter(first))
-    assert inputs["input"].shape == inputs["positions"].shape == labels.shape == (4, LENGTH)
-    assert inputs["positions"].dtype == labels.dtype == torch.int64
-    second = build(0, 1)
-    second.load_state_dict(first.state_dict())
-    assert json.loads(second.state_dict()["forebay"])["samples"] == 8
-    for loader in (first, second):
-        next(iter(loader))
-        loader.loader.close()
 
 
 def test_the_loop_of_jax_takes_rows_with_segments(tmp_path):

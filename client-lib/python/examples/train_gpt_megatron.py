@@ -1,4 +1,4 @@
-"""What Megatron-LM's `get_batch` returns, from Megatron's own files.
+"""What Megatron-LM's `get_batch` takes from its data iterator, from Megatron's own files.
 
     python train_gpt_megatron.py tokens.toml
 
@@ -9,34 +9,15 @@
     cut = "concatenate"
     boundaries = ["cu_seqlens", "position_ids"]
 
-`get_batch` stands in for the one of `pretrain_gpt.py`: `tokens`, `labels`, `loss_mask`, `attention_mask`,
-`position_ids`, and for attention over packed documents `cu_seqlens` with `max_seqlen`. Each data-parallel rank makes
-its own loader.
+`forebay.megatron.Batches` gives `tokens`, `labels`, `loss_mask` and `position_ids`, and for attention over packed
+documents `cu_seqlens` with `max_seqlen`. Each data-parallel rank makes its own loader.
 """
 
 import argparse
 
+import forebay.megatron
 import forebay.torch
 import torch
-
-
-def get_batch(batches):
-    """The next batch, as Megatron's training loop takes it."""
-    batch = next(batches)
-    labels = batch["labels"]
-    counts = labels != -100
-    cu_seqlens = batch["cu_seqlens"]
-    return {
-        "tokens": batch["tokens"],
-        # Megatron multiplies the loss by the mask; its labels are all tokens.
-        "labels": labels.masked_fill(~counts, 0),
-        "loss_mask": counts.float(),
-        # None: the causal mask of the attention itself.
-        "attention_mask": None,
-        "position_ids": batch["position_ids"].long(),
-        "cu_seqlens": cu_seqlens,
-        "max_seqlen": cu_seqlens.diff(dim=1).max(),
-    }
 
 
 class Model(torch.nn.Module):
@@ -48,7 +29,7 @@ class Model(torch.nn.Module):
         self.positions = torch.nn.Embedding(length, width)
         self.head = torch.nn.Linear(width, vocabulary)
 
-    def forward(self, tokens, position_ids, attention_mask, labels):
+    def forward(self, tokens, position_ids, labels):
         logits = self.head(self.tokens(tokens) + self.positions(position_ids))
         return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
 
@@ -56,14 +37,14 @@ class Model(torch.nn.Module):
 def train(asked):
     losses = []
     with forebay.torch.Loader(asked.config) as loader:
-        batches = iter(loader)
+        batches = forebay.megatron.Batches(loader)
         model = optimizer = None
-        for _ in range(min(asked.steps, len(loader))):
-            batch = get_batch(batches)
+        for _ in range(asked.steps):
+            batch = next(batches)
             if model is None:
                 model = Model(asked.vocabulary, batch["tokens"].shape[1])
                 optimizer = torch.optim.AdamW(model.parameters(), lr=asked.lr)
-            of_tokens = model(batch["tokens"], batch["position_ids"], batch["attention_mask"], batch["labels"])
+            of_tokens = model(batch["tokens"], batch["position_ids"], batch["labels"])
             loss = (of_tokens * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
             optimizer.zero_grad()
             loss.backward()
@@ -73,7 +54,7 @@ def train(asked):
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="trains on what Megatron's get_batch returns")
+    parser = argparse.ArgumentParser(description="trains on what Megatron's get_batch takes")
     parser.add_argument("config", help="a Forebay configuration of tokens with cu_seqlens and position_ids")
     parser.add_argument("--vocabulary", type=int, default=50304)
     parser.add_argument("--steps", type=int, default=1000)

@@ -12,6 +12,7 @@ import argparse
 import itertools
 import os
 
+import forebay.megatron
 import forebay.torch
 import torch
 from torch.nn import functional
@@ -29,21 +30,6 @@ def torchtitan(batch):
     labels, positions = batch["labels"], batch["position_ids"].long()
     assert (labels[:, :-1][positions[:, 1:] == 0] == -100).all()  # the first token of a document is no label
     return {"input": batch["tokens"], "positions": positions}, labels
-
-
-def megatron(batch):
-    """What `GPTDataset` gives with reset_position_ids, reset_attention_mask and eod_mask_loss."""
-    tokens, positions, counts = batch["tokens"], batch["position_ids"].long(), batch["labels"] != -100
-    document = (positions == 0).cumsum(1)
-    made = {
-        "tokens": tokens,
-        "labels": batch["labels"].masked_fill(~counts, 0),  # tokens everywhere: the mask is what counts
-        "loss_mask": counts.float(),
-        "attention_mask": ~(document[:, None, :, None] == document[:, None, None, :]).tril(),  # True: not to be seen
-        "position_ids": positions,
-    }
-    assert not made["attention_mask"].diagonal(dim1=2, dim2=3).any()
-    return made
 
 
 class GPT(torch.nn.Module):
@@ -64,7 +50,7 @@ class GPT(torch.nn.Module):
 
 def loss_of(model, batch, layout):
     if layout == "megatron":
-        made = megatron(batch)
+        made = forebay.megatron.fields_of(batch, attention_mask=True)
         logits = model(made["tokens"], made["position_ids"], ~made["attention_mask"][:, 0])
         of_tokens = functional.cross_entropy(logits.mT, made["labels"], reduction="none")
         return (of_tokens * made["loss_mask"]).sum() / made["loss_mask"].sum()
