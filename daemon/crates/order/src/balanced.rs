@@ -68,7 +68,10 @@ impl Balanced {
         let is_rest = round == rounds;
         let number = match is_rest {
             false => shuffled(count, place, draws),
-            true => ((rests_before + u128::from(shuffled(rest, place, draws))) % u128::from(count)) as u64,
+            true => {
+                ((rests_before + u128::from(shuffled(rest, place, draws))) % u128::from(count))
+                    as u64
+            }
         };
         // Before the rest a class has had one draw in each round.
         let first_of_rest = (rests_before % u128::from(count)) as u64;

@@ -125,7 +125,8 @@ fn epochs_and_seeds_differ() {
 fn rests_go_round() {
     let balanced = Balanced::new(classes(&[3; 40]), Some(10)).unwrap();
     let of_epoch = |seed, epoch| {
-        let mut classes: Vec<u32> = orders(&balanced, seed, epoch).iter().map(|(class, _)| *class).collect();
+        let mut classes: Vec<u32> =
+            orders(&balanced, seed, epoch).iter().map(|(class, _)| *class).collect();
         classes.sort_unstable();
         classes
     };
@@ -140,7 +141,8 @@ fn rests_go_round() {
 fn longest_epochs_and_lasts_do_not_overflow() {
     let most = i64::MAX as u64;
     let balanced = Balanced::new(classes(&[3, 1, 1]), Some(most)).unwrap();
-    for (epoch, position) in [(0, most - 1), (u64::MAX, 0), (u64::MAX, most - 1), (most, most / 2)] {
+    for (epoch, position) in [(0, most - 1), (u64::MAX, 0), (u64::MAX, most - 1), (most, most / 2)]
+    {
         assert!(balanced.draw_at(1, epoch, position).sample.0 < 5);
     }
     let shared = classes(&[1]);

@@ -148,7 +148,8 @@ impl Classes {
                 return None;
             }
             let key = DrawKey { seed, epoch: pass, sample: bad.0 };
-            let drawn = Draws::new(key, purpose::SUBSTITUTE_FIRST + attempt).below(self.samples() - 1);
+            let drawn =
+                Draws::new(key, purpose::SUBSTITUTE_FIRST + attempt).below(self.samples() - 1);
             // One value fewer than samples, with a gap at the bad sample's place.
             return Some(SampleId(self.samples[index(drawn + u64::from(drawn >= start))].into()));
         }

@@ -47,7 +47,10 @@ fn samples_of_a_class_are_drawn_equally_often() {
                 }
                 for counts in [&counts, &over_all] {
                     let (least, most) = (counts.iter().min(), counts.iter().max());
-                    assert!(most.unwrap() - least.unwrap() <= 1, "{samples}, {per_epoch}: {counts:?}");
+                    assert!(
+                        most.unwrap() - least.unwrap() <= 1,
+                        "{samples}, {per_epoch}: {counts:?}"
+                    );
                 }
             }
         }

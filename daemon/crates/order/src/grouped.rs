@@ -107,7 +107,9 @@ impl Grouped {
     #[must_use]
     pub fn memory_bytes(&self, orders: u64) -> u64 {
         let groups = self.groups.len() as u64;
-        self.classes.memory_bytes() + 4 * groups + (8 * groups + 24 * self.width).saturating_mul(orders)
+        self.classes.memory_bytes()
+            + 4 * groups
+            + (8 * groups + 24 * self.width).saturating_mul(orders)
     }
 }
 

@@ -30,7 +30,8 @@ fn tuples(grouped: &Arc<Grouped>, seed: u64, epoch: u64) -> Vec<(u32, Vec<u64>)>
         (0..grouped.draws_per_epoch()).map(|position| order.draw_at(position).sample).collect();
     ids.chunks(index(grouped.size))
         .map(|ids| {
-            let of: Vec<u32> = ids.iter().map(|id| grouped.classes.class_of(*id).unwrap()).collect();
+            let of: Vec<u32> =
+                ids.iter().map(|id| grouped.classes.class_of(*id).unwrap()).collect();
             assert!(of.iter().all(|group| *group == of[0]), "a tuple is of one group: {of:?}");
             (of[0], ids.iter().map(|id| id.0).collect())
         })
@@ -128,14 +129,18 @@ proptest! {
         }
         prop_assert_eq!(&rows[..], &all[..rows.len()]);
         let left = all.len() - rows.len();
-        prop_assert!(if last == Last::Pad { left == 0 } else { left < 6 * 3 });
+        let most_left = if last == Last::Pad { 0 } else { 6 * 3 - 1 };
+        prop_assert!(left <= most_left, "{} samples are left out", left);
     }
 }
 
 #[test]
 fn groups_that_divide_come_whole() {
     let grouped = grouped(&[4, 8, 12, 4], 4, 8);
-    assert_eq!((grouped.draws_per_epoch(), grouped.left_out(), grouped.too_small()), (28, 0, (0, 0)));
+    assert_eq!(
+        (grouped.draws_per_epoch(), grouped.left_out(), grouped.too_small()),
+        (28, 0, (0, 0))
+    );
     let order = GroupEpoch::new(grouped, 1, 5);
     assert!((0..28).all(|position| order.draw_at(position).pass == 5));
 }

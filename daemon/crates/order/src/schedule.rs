@@ -87,7 +87,7 @@ pub struct PlannedRow {
 }
 
 /// The order of one epoch. Cheap to clone; takes at most 128 KiB, regardless of the number of samples, and 256 KiB for
-/// each dataset of a mixture; with blocks also eight bytes per block, and with groups per group.
+/// each dataset of a mixture; with blocks also eight bytes per block; with groups twice as much, and eight bytes per group.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     epoch: u64,
