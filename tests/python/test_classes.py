@@ -61,15 +61,14 @@ def test_each_class_is_drawn_equally_often_on_any_number_of_ranks(pictures):
 
 def test_batches_have_several_samples_of_each_of_their_groups(pictures):
     config = of_pictures(pictures, 4, group={"by": "label", "size": 2})
-    for world_size in [1, 2, 3]:
-        whole = epochs_of(samples_and_labels, config, 3, world_size)
-        for rows in whole:
-            # One sample of three and one of nine fill no pair.
-            assert len({sample for sample, _ in rows}) == len(rows) == 26
-            labels = numpy.array([label for _, label in rows]).reshape(13, 2)
-            assert (labels[:, 0] == labels[:, 1]).all()
-        assert world_size == 1 or whole == before
-        before = whole
+    whole = epochs_of(samples_and_labels, config, 3)
+    for rows in whole:
+        # One sample of three and one of nine fill no pair.
+        assert len({sample for sample, _ in rows}) == len(rows) == 26
+        labels = numpy.array([label for _, label in rows]).reshape(13, 2)
+        assert (labels[:, 0] == labels[:, 1]).all()
+    for world_size in [2, 3]:
+        assert epochs_of(samples_and_labels, config, 3, world_size) == whole
     of_one = of_pictures(pictures, 2, group="label")
     with forebay.Loader(of_one) as loader:
         assert all(len(set(batch["label"].tolist())) == 1 for batch in loader)
@@ -89,7 +88,7 @@ def test_states_and_kills_change_no_row(pictures):
             of_rank.extend(samples_and_labels(batch) for batch in loader)
     places = range(max(map(len, rest)))
     assert taken + [row for place in places for of_rank in rest for row in of_rank[place]] == whole[0]
-    with pytest.raises(forebay.StateMismatch, match="2 of each label .* in batches of 4"):
+    with pytest.raises(forebay.StateMismatch, match=r"2 of each label .* in batches of 4"):
         forebay.Loader(of_pictures(pictures, 2, group="label"), state=state)
     config = of_pictures(pictures, balance="label")
     kill_in_each_epoch(config, epochs_of(lambda batch: batch["index"].tolist(), config, 2), 3)
@@ -161,7 +160,7 @@ def test_check_says_the_counts(pictures, table, tmp_path):
 @pytest.mark.parametrize(
     "order, message",
     [
-        ({"balance": "lable"}, "`order.balance`: the samples have no field `lable`; did you mean `label`?"),
+        ({"balance": "lable"}, "`order.balance`: the samples have no field `lable`; did you mean `label`"),
         ({"balance": "image"}, "`image` is no class: .* this dataset has label"),
         ({"group": {"by": "label", "size": 20}}, "no group has 20 samples"),
         ({"balance": "label", "group": "label"}, "`order.group` cannot be combined with `order.balance`"),

@@ -114,7 +114,10 @@ fn draws_by_class_and_groups_are_pinned() {
     let class_of: Vec<u32> =
         (0..5_000_u32).map(|id| id.wrapping_mul(2_654_435_761) >> 17).collect();
     // Of few and of many samples each.
-    for (divisor, balanced, grouped) in [(2_000, "", ""), (40, "", "")] {
+    for (divisor, balanced, grouped) in [
+        (2_000, "81bcfbc87b74438eae90dfb4326cfc67", "dfbe6389cb56cfe5e35a6f76cc1d550b"),
+        (40, "22a9b8b8083221c64f88520e55c31a7e", "29ca654c8255beaf929459e70cb3d435"),
+    ] {
         let count = (1 << 15) / divisor + 1;
         let class_of = class_of.iter().map(|class| class / divisor).collect();
         let classes = std::sync::Arc::new(Classes::new(class_of, count).unwrap());
