@@ -161,8 +161,9 @@ impl State {
             };
             found.push(format!(
                 "what an epoch draws differs (saved {}, present {}): names, repeats and weights of datasets, \
-                 order.weights, order.samples_per_epoch, and with batches by length the samples' lengths, batch.length and \
-                 order.pool stay as they were",
+                 order.weights, order.samples_per_epoch, with order.balance or order.group the samples' classes (with groups \
+                 also batch.size), and with batches by length the samples' lengths, batch.length and order.pool stay as \
+                 they were",
                 shown(&self.draws),
                 shown(&present.draws)
             ));

@@ -50,6 +50,8 @@ kills! {
     the_daemon_is_killed_over_compressed_pages_of_parquet: "daemon" "13" over "parquet.pages";
     the_daemon_is_killed_over_batches_by_length: "daemon" "18" over "lengths";
     the_trainer_is_killed_over_batches_by_length: "trainer" "19" over "lengths";
+    the_daemon_is_killed_over_classes_drawn_alike: "daemon" "21" over "balance";
+    the_trainer_is_killed_over_groups: "trainer" "22" over "group";
     the_daemon_is_killed_over_tokens_of_texts: "daemon" "20" over "texts";
     the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

@@ -1,5 +1,6 @@
 //! `forebay check`: the resolved configuration and its plan on this machine; the schema of the keys.
 
+mod classes;
 mod figures;
 mod lengths;
 mod order;
@@ -104,6 +105,7 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "expect": expectation(stream, world_size),
             "draws_per_epoch": stream.selection().draws_per_epoch(),
             "order": order::as_json(stream),
+            "drawn_classes": classes::as_json(stream),
             "datasets": stream.datasets().iter().map(dataset_as_json).collect::<Vec<_>>(),
             "jpeg_index": stream.jpeg_index().report(),
             "memory_bytes": plan.total_bytes(),

@@ -56,7 +56,7 @@ impl Reference {
             .unwrap();
             images = match format {
                 "manifest" => manifest_of(&images),
-                "mixture" | "lengths" => images,
+                "mixture" | "lengths" | "balance" | "group" => images,
                 _ => packed.clone(),
             };
         }
@@ -76,6 +76,19 @@ impl Reference {
                 "batch.budget = { bytes = 12_000 }\nbatch.max_rows = 8\norder.pool = 60",
             );
             text = text.replace("batch.last = \"short\"", "");
+        }
+        match format {
+            // Draws that fill no round of the classes.
+            Some("balance") => {
+                let keys =
+                    format!("order.balance = \"label\"\norder.samples_per_epoch = {SAMPLES}");
+                text = format!("{keys}\n{text}");
+            }
+            Some("group") => {
+                text = format!("order.group = {{ by = \"label\", size = 2 }}\n{text}");
+                text = text.replace("batch.last = \"short\"", "batch.last = \"pad\"");
+            }
+            _ => {}
         }
         if format == Some("mixture") {
             // 202 samples an epoch, of which changes fall into the first, the third and between others.
@@ -99,7 +112,9 @@ impl Reference {
                     "[[dataset]]\nformat = {format:?}\npath = \"{path}\"\nindex = {index:?}\nweight = {weight}\n"
                 );
             }
-        } else if let Some(format) = format.filter(|format| *format != "lengths") {
+        } else if let Some(format) = format
+            && !["lengths", "balance", "group"].contains(&format)
+        {
             text = format!("dataset.format = {format:?}\n{text}");
         }
         let mut config = dir.config("train.toml", &text);

@@ -339,6 +339,7 @@ pub(super) fn resolve(
         security: root.table()?,
         tree,
     };
+    config.check_classes()?;
     config.check_draws()?;
     config.check_budget()?;
     Ok(config)

@@ -1,6 +1,7 @@
 //! The draws of an epoch: the keys of datasets and of `[order]` together.
 
 use std::iter;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use crate::config::Config;
@@ -31,6 +32,20 @@ pub enum DrawsConfig {
         /// `order.weights`.
         path: PathBuf,
     },
+    /// Samples of one dataset, each class equally often.
+    Balanced {
+        /// `order.samples_per_epoch`; `None`: as many as there are samples.
+        samples_per_epoch: Option<u64>,
+        /// `order.balance`: the field whose values are the classes.
+        by: String,
+    },
+    /// Each sample of one dataset once at most, several samples of a group in a batch.
+    Grouped {
+        /// The field whose values are the groups.
+        by: String,
+        /// The samples of a group in a batch.
+        size: NonZeroU32,
+    },
 }
 
 impl Config {
@@ -56,6 +71,12 @@ impl Config {
 
     /// The draws of an epoch.
     pub fn draws(&self) -> DrawsConfig {
+        if let Some(by) = self.order.balance.clone() {
+            return DrawsConfig::Balanced { samples_per_epoch: self.order.samples_per_epoch, by };
+        }
+        if let (Some(group), Some(size)) = (&self.order.group, self.group_size()) {
+            return DrawsConfig::Grouped { by: group.by.clone(), size };
+        }
         match (self.order.samples_per_epoch, &self.order.weights) {
             (Some(samples_per_epoch), Some(path)) => {
                 DrawsConfig::WeightsOfSamples { samples_per_epoch, path: path.clone() }

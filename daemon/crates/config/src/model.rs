@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::by_class::GroupBy;
 use crate::by_length::{Budget, check_batch};
 use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
@@ -165,12 +166,21 @@ keys! {
         pub blocks: AtLeastOne, "blocks", absent("8");
         /// the stream ends after so many
         pub epochs: AtLeastOne, "epochs", absent("endless");
-        /// the length of an epoch where datasets have a `weight`, or samples have `weights`; with neither, the passes through
-        /// the dataset go on from epoch to epoch. See [Mixtures](../guide/mixtures.md)
+        /// the length of an epoch where datasets have a `weight`, samples have `weights` or classes are drawn alike
+        /// (`balance`); with none of them, the passes through the dataset go on from epoch to epoch. See
+        /// [Mixtures](../guide/mixtures.md)
         pub samples_per_epoch: AtLeastOne, "samples", absent("each sample comes once");
         /// a `.npy` file of float32 or float64 with a weight for each sample, 0 or more: samples are drawn by weight, with
         /// replacement; needs `samples_per_epoch`. See [Weighted draws](../guide/mixtures.md#weighted-draws)
         pub weights: LocalPath, "", absent("none");
+        /// a field of whole numbers or text, such as `"label"`: samples are drawn so that an epoch has each of its values
+        /// equally often, or once more. `samples_per_epoch` draws, or as many as there are samples. See
+        /// [Draw classes alike](../how-to/balance-classes.md)
+        pub balance: String, "", absent("none");
+        /// such as `{ by = "label", size = 4 }`: a batch consists of `size` samples of each of its groups, which are the
+        /// values of a field of whole numbers or text; only a field, such as `"label"`: of one group. See
+        /// [Several samples of a group in a batch](../how-to/balance-classes.md#several-samples-of-a-group-in-a-batch)
+        pub group: GroupBy, "", absent("none");
         /// with `batch.budget`: the consecutive samples of the order whose lengths are sorted together; more of them make
         /// the batches of a step more alike
         pub pool: AtLeastOne, "samples", absent("65536");

@@ -28,7 +28,7 @@ impl Config {
             }
         }
         let order = self.tree.get("order");
-        for key in ["seed", "samples_per_epoch", "weights"] {
+        for key in ["seed", "samples_per_epoch", "weights", "balance", "group"] {
             if let Some(value) = order.and_then(|order| order.get(key)) {
                 collect(value, &format!("order.{key}"), &mut set);
             }

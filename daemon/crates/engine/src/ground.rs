@@ -3,6 +3,7 @@
 pub(crate) mod batch_run;
 pub(crate) mod batch_shape;
 pub(crate) mod budgets;
+pub(crate) mod classes;
 pub(crate) mod datasets;
 pub(crate) mod gate;
 pub(crate) mod identity;

@@ -41,6 +41,7 @@ pub use self::core::{
     Engine, ReattachState, SessionKind, SessionMemory, SharedEngine, run_on_wake,
 };
 pub use self::ground::budgets::ByteBudgets;
+pub use self::ground::classes::DrawnClasses;
 pub use self::ground::datasets::{DatasetShare, OpenDataset};
 pub use self::ground::jpeg_index::StreamIndex;
 pub use self::ground::stream::Stream;

@@ -26,6 +26,39 @@ pub enum OrderError {
     /// Blocks are empty, or do not begin with the first sample.
     #[error("the blocks of a dataset are empty, or do not begin with its first sample")]
     NoBlocks,
+    /// A class has no samples, or there are no classes.
+    #[error("there are no classes, or one without samples")]
+    NoClasses,
+    /// No group has enough samples.
+    #[error("no group has {size} samples, so no batch has any; lower `size` in `order.group`")]
+    NoGroups {
+        /// Samples of a group in a batch.
+        size: u64,
+    },
+    /// Batches that do not consist of whole groups.
+    #[error(
+        "batches of {batch_size} samples do not consist of `size` ({size}) samples of each group; make `batch.size` a \
+         multiple of it"
+    )]
+    SplitGroups {
+        /// Samples per rank.
+        batch_size: u32,
+        /// Samples of a group in a batch.
+        size: u32,
+    },
+    /// A position within a batch of groups.
+    #[error(
+        "no batch begins after {samples} samples of epoch {epoch}: with `order.group` it is a multiple of `batch.size` \
+         ({batch_size})"
+    )]
+    WithinGroups {
+        /// The position's samples.
+        samples: u64,
+        /// The position's epoch.
+        epoch: u64,
+        /// Samples per rank.
+        batch_size: u64,
+    },
     /// `last = "drop"` without a whole global batch.
     #[error(
         "{samples} samples give no batch: with last = \"drop\" an epoch needs {needed} (batch.size {batch_size} × world size {world_size}); lower `batch.size`, or set `batch.last` to \"short\" or \"pad\""

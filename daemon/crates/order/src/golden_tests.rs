@@ -109,6 +109,27 @@ fn draws_by_weight_are_pinned() {
     );
 }
 
+#[test]
+fn draws_by_class_and_groups_are_pinned() {
+    let class_of: Vec<u32> =
+        (0..5_000_u32).map(|id| id.wrapping_mul(2_654_435_761) >> 17).collect();
+    // Of few and of many samples each.
+    for (divisor, balanced, grouped) in [
+        (2_000, "81bcfbc87b74438eae90dfb4326cfc67", "dfbe6389cb56cfe5e35a6f76cc1d550b"),
+        (40, "22a9b8b8083221c64f88520e55c31a7e", "29ca654c8255beaf929459e70cb3d435"),
+    ] {
+        let count = (1 << 15) / divisor + 1;
+        let class_of = class_of.iter().map(|class| class / divisor).collect();
+        let classes = std::sync::Arc::new(Classes::new(class_of, count).unwrap());
+        let alike = Balanced::new(classes.clone(), Some(20_000)).unwrap();
+        let what = format!("draws of {count} classes alike");
+        assert_pinned(&what, &digest(drawn(Selection::Balanced(alike.into()), 5)), balanced);
+        let groups = Grouped::new(classes, 3, 48).unwrap();
+        let what = format!("batches of {count} groups");
+        assert_pinned(&what, &digest(drawn(Selection::Grouped(groups.into()), 5)), grouped);
+    }
+}
+
 /// Samples and passes of the first positions of an epoch.
 fn drawn(selection: Selection, epoch: u64) -> impl Iterator<Item = u64> {
     let dealing =

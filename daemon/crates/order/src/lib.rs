@@ -2,21 +2,24 @@
 //! number.
 //!
 //! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
-//! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight
-//! ([`Weighted`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, samples by weight
+//! ([`Weighted`]), classes alike ([`Balanced`]) or samples of a class together ([`Grouped`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
 #![forbid(unsafe_code)]
 
+mod balanced;
 mod blocks;
 mod by_length;
+mod classes;
 mod counts;
 mod cutting;
 mod dealing;
 mod draw;
 mod error;
 mod except;
+mod grouped;
 mod mixture;
 mod permutation;
 mod pieces;
@@ -29,14 +32,17 @@ mod weighted;
 #[cfg(test)]
 mod golden_tests;
 
+pub use balanced::Balanced;
 pub use blocks::Blocks;
 pub use by_length::ByLength;
+pub use classes::Classes;
 pub use counts::{draws_of_repeat, draws_of_weights};
 pub use cutting::{Steps, cut_into_steps};
 pub use dealing::{Dealing, Last};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
 pub use except::Except;
+pub use grouped::Grouped;
 pub use mixture::{Mixture, MixturePart};
 pub use pieces::WeightChange;
 pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
@@ -66,4 +72,12 @@ mod purpose {
     pub(super) const BLOCK_GROUP: u64 = u64::MAX - 23;
     /// The order of a pool's steps, in batches by length.
     pub(super) const STEPS_OF_POOL: u64 = u64::MAX - 24;
+    /// The order of a class's samples.
+    pub(super) const ORDER_OF_CLASS: u64 = u64::MAX - 25;
+    /// The order of some draws of a class.
+    pub(super) const ROUND_OF_CLASS: u64 = u64::MAX - 26;
+    /// The classes of consecutive positions, where classes are drawn alike.
+    pub(super) const CLASSES_ALIKE: u64 = u64::MAX - 27;
+    /// The order of groups, of batches and of the groups of batches, where a batch has several samples of a group.
+    pub(super) const GROUPS: u64 = u64::MAX - 28;
 }

@@ -54,6 +54,24 @@ impl Permutation {
     }
 }
 
+/// Up to this number of values a permutation of one use is drawn as a table.
+const FEW: usize = 16;
+
+/// The value at a place of a permutation of `count` values that is used for this place only: as
+/// [`Permutation::drawn`], without a table of more than a few values.
+pub(super) fn shuffled(count: u64, place: u64, mut draws: Draws) -> u64 {
+    if count > FEW as u64 {
+        return Feistel::new(count, draws).at(place);
+    }
+    let mut table: [u64; FEW] = std::array::from_fn(|value| value as u64);
+    for last in (1..count).rev() {
+        let other = draws.below(last + 1);
+        #[expect(clippy::cast_possible_truncation, reason = "below sixteen")]
+        table.swap(last as usize, other as usize);
+    }
+    usize::try_from(place).ok().and_then(|place| table.get(place).copied()).unwrap_or(place)
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "at most 65,536 values, each below it")]
 fn shuffled_table(samples: u64, mut draws: Draws) -> Arc<[u16]> {
     let mut table: Vec<u16> = (0..samples).map(|id| id as u16).collect();

@@ -13,12 +13,14 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::{Position, SampleId};
 
+use super::balanced::Balanced;
 use super::blocks::BlockEpoch;
 use super::by_length::LengthBatches;
 use super::dealing::{Dealing, Last};
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
 use super::except::Except;
+use super::grouped::GroupEpoch;
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
 use super::schedule_by_length::LengthEpoch;
@@ -77,15 +79,15 @@ pub struct PlannedRow {
     /// The sample at that position.
     pub sample: SampleId,
     /// Part of the key of its draws besides seed and sample, so that a repeated sample is augmented differently: the
-    /// epoch if each sample occurs once; the dataset's own pass in a mixture; the number of the draw over all epochs if
-    /// draws have weights.
+    /// epoch if each sample occurs once; the dataset's own pass in a mixture; the number of the sample's earlier draws
+    /// with classes or groups; the number of the draw over all epochs if draws have weights.
     pub pass: u64,
     /// False for padding.
     pub valid: bool,
 }
 
 /// The order of one epoch. Cheap to clone; takes at most 128 KiB, regardless of the number of samples, and 256 KiB for
-/// each dataset of a mixture; with blocks also eight bytes per block.
+/// each dataset of a mixture; with blocks also eight bytes per block; with groups twice as much, and eight bytes per group.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     epoch: u64,
@@ -103,6 +105,8 @@ enum Order {
     InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
+    Balanced(Arc<Balanced>, u64),
+    Grouped(GroupEpoch),
     /// The rows of a request.
     Listed(Arc<[Drawn]>),
     /// Another order, with the samples of each pool in the order of batches by length.
@@ -173,8 +177,8 @@ impl Schedule {
         self.samples
     }
 
-    /// The order of an epoch. Takes up to a millisecond, to draw the table of up to 65,536 samples; with blocks, about
-    /// a millisecond for every ten thousand blocks. So keep it for the duration of the epoch.
+    /// The order of an epoch. Takes up to a millisecond, to draw the table of up to 65,536 samples; with blocks or
+    /// groups, about a millisecond for every ten thousand of them. So keep it for the duration of the epoch.
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         let order = self.epoch_as_drawn(epoch);
         match &self.by_length {
@@ -204,6 +208,10 @@ impl Schedule {
                 Order::Mixed(MixedEpoch::new(Arc::clone(mixture), seed, epoch, is_shuffled))
             }
             Selection::Weighted(weighted) => Order::Weighted(Arc::clone(weighted), seed),
+            Selection::Balanced(balanced) => Order::Balanced(Arc::clone(balanced), seed),
+            Selection::Grouped(grouped) => {
+                Order::Grouped(GroupEpoch::new(Arc::clone(grouped), seed, epoch))
+            }
         };
         EpochOrder { epoch, samples: self.samples, order }
     }
@@ -219,7 +227,7 @@ impl Schedule {
     }
 
     /// Whether an epoch has such a position.
-    pub(super) const fn check(&self, position: Position) -> Result<(), OrderError> {
+    pub(super) fn check(&self, position: Position) -> Result<(), OrderError> {
         if position.epoch >= MAX_EPOCH {
             return Err(OrderError::EpochTooLarge { epoch: position.epoch });
         }
@@ -229,6 +237,12 @@ impl Schedule {
                 epoch: position.epoch,
                 samples: self.samples,
             });
+        }
+        if let Selection::Grouped(grouped) = &self.selection {
+            let (Position { samples, epoch }, batch_size) = (position, grouped.batch_size());
+            if samples % batch_size != 0 && samples != self.samples {
+                return Err(OrderError::WithinGroups { samples, epoch, batch_size });
+            }
         }
         Ok(())
     }
@@ -481,7 +495,7 @@ impl EpochOrder {
         }
     }
 
-    /// The draw at a position in the epoch, counted from 0. Constant time, and with blocks, a mixture or weights
+    /// The draw at a position in the epoch, counted from 0. Constant time, and with blocks, groups, a mixture or weights
     /// logarithmic in their number; allocates only the tables of a mixture's passes and of a group of blocks.
     ///
     /// # Panics
@@ -499,6 +513,8 @@ impl EpochOrder {
             Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
+            Order::Balanced(balanced, seed) => balanced.draw_at(*seed, self.epoch, position),
+            Order::Grouped(grouped) => grouped.draw_at(position),
             Order::ByLength(by_length) => by_length.draw_at(position),
             Order::Listed(rows) => usize::try_from(position)
                 .ok()

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 
+use super::balanced::Balanced;
 use super::blocks::Blocks;
 use super::by_length::ByLength;
 use super::except::Except;
+use super::grouped::Grouped;
 use super::mixture::Mixture;
 use super::substitute::substitute;
 use super::weighted::Weighted;
@@ -29,6 +31,10 @@ pub enum Selection {
     Mixture(Arc<Mixture>),
     /// One dataset by weight, with replacement.
     Weighted(Arc<Weighted>),
+    /// One dataset, each class equally often.
+    Balanced(Arc<Balanced>),
+    /// One dataset, each sample once at most, several samples of a group after each other.
+    Grouped(Arc<Grouped>),
 }
 
 impl Selection {
@@ -40,11 +46,14 @@ impl Selection {
             Self::InBlocks(blocks) => blocks.samples(),
             Self::Mixture(mixture) => mixture.draws_per_epoch(),
             Self::Weighted(weighted) => weighted.draws_per_epoch(),
+            Self::Balanced(balanced) => balanced.draws_per_epoch(),
+            Self::Grouped(grouped) => grouped.draws_per_epoch(),
         }
     }
 
     /// The `attempt`-th substitute of a sample that a position draws in a pass: any other sample if each occurs once,
-    /// one of the same dataset in a mixture, and by weight if draws have weights. Otherwise as [`substitute()`].
+    /// one of the same dataset in a mixture, one of the same class with classes or groups, and by weight if draws have
+    /// weights. Otherwise as [`substitute()`].
     pub fn substitute(
         &self,
         seed: u64,
@@ -58,6 +67,8 @@ impl Selection {
             Self::InBlocks(blocks) => substitute(blocks.samples(), seed, pass, bad, attempt),
             Self::Mixture(mixture) => mixture.substitute(seed, pass, bad, attempt),
             Self::Weighted(weighted) => weighted.substitute(seed, pass, bad, attempt),
+            Self::Balanced(balanced) => balanced.classes().substitute(seed, pass, bad, attempt),
+            Self::Grouped(grouped) => grouped.classes().substitute(seed, pass, bad, attempt),
         }
     }
 

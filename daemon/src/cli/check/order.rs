@@ -1,5 +1,6 @@
 //! The lines of `forebay check` about the order, and about its cost in reads.
 
+use super::classes;
 use forebay_config::Shuffle;
 use forebay_dataset::{PageBytes, SampleBlocks};
 use forebay_engine::Stream;
@@ -21,13 +22,14 @@ pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, Stri
             )
         }
         Selection::Weighted(_) => "draws by weight".to_owned(),
+        Selection::Balanced(_) | Selection::Grouped(_) => classes::order(stream),
         _ if stream.config().order.shuffle == Shuffle::Off => "the dataset's own".to_owned(),
         Selection::Mixture(_) => "an exact shuffle of each pass through a dataset".to_owned(),
         Selection::Once(_) | Selection::Except(_) => "an exact shuffle of all samples".to_owned(),
     };
     let pages =
         stream.blocks().map(|found| ("compressed pages", pages(stream, &found, world_size)));
-    [("order", order)].into_iter().chain(pages).collect()
+    [("order", order)].into_iter().chain(classes::lines(stream)).chain(pages).collect()
 }
 
 /// The cost of reading and unpacking compressed pages.

@@ -128,6 +128,11 @@ impl MemoryPlan {
                 blocks.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
             }
             Selection::Except(except) => except.memory_bytes(),
+            Selection::Balanced(balanced) => balanced.classes().memory_bytes(),
+            Selection::Grouped(grouped) => {
+                // As blocks.
+                grouped.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
+            }
             _ => 0,
         };
         let order_bytes = order_bytes

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_order::Selection;
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::publish::publish_words;
 use forebay_protocol::returns::return_words;
@@ -34,6 +35,13 @@ impl Stream {
             return Err(format!(
                 "batches of this stream are by length (batch.budget) and have at most {configured} rows (batch.max_rows); a \
                  trainer cannot choose another size"
+            ));
+        }
+        if let Selection::Grouped(grouped) = self.selection() {
+            return Err(format!(
+                "batches of this stream consist of {} samples of each of their groups (order.group) and have {configured} \
+                 samples (batch.size); a trainer cannot choose another size",
+                grouped.size()
             ));
         }
         if size == 0 {

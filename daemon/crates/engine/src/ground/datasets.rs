@@ -11,6 +11,7 @@ use forebay_order::{
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
 
+use crate::ground::classes::{self, DrawnClasses};
 use crate::ground::stream_error::StreamError;
 
 /// Maximal length of the dataset names in the description of draws for a saved state; longer ones are cut.
@@ -65,6 +66,8 @@ pub(crate) struct EpochDraws {
     digest: [u8; 32],
     /// Maximal memory of the open blocks of an order in blocks.
     pub(crate) open_blocks: OpenBlocks,
+    /// If classes are drawn alike, or batches are grouped: the classes.
+    pub(crate) classes: Option<DrawnClasses>,
 }
 
 /// The memory of an order in blocks; 0 for other orders.
@@ -163,8 +166,12 @@ fn array_shape(field: &Field) -> Option<(&str, &[u64])> {
 }
 
 impl EpochDraws {
-    /// The draws that the configuration describes for these datasets.
-    pub(crate) fn of(config: &Config, datasets: &OpenedDatasets) -> Result<Self, StreamError> {
+    /// The draws that the configuration describes for these datasets. Blocks while classes are learned.
+    pub(crate) fn of(
+        config: &Config,
+        datasets: &OpenedDatasets,
+        options: OpenOptions<'_>,
+    ) -> Result<Self, StreamError> {
         let parts = &datasets.parts;
         let samples = datasets.opened.dataset.sample_count();
         let names = || {
@@ -173,6 +180,11 @@ impl EpochDraws {
         // The draws of each dataset in an epoch, each from a position on.
         let mut draws_of_datasets: Vec<(u64, Vec<u64>)> = Vec::new();
         let mut open_blocks = OpenBlocks::default();
+        let mut drawn_classes = None;
+        let mut by_class = |found: classes::DrawsByClass| {
+            drawn_classes = Some(found.classes);
+            (found.selection, Some(found.words))
+        };
         let (selection, words) = match config.draws() {
             DrawsConfig::Once if config.order.shuffle == Shuffle::Blocks => {
                 let (blocks, open) = in_blocks(config, datasets)?;
@@ -226,6 +238,15 @@ impl EpochDraws {
                 );
                 (Selection::Weighted(Arc::new(weighted)), Some(words))
             }
+            DrawsConfig::Balanced { samples_per_epoch, by } => by_class(classes::balanced(
+                config,
+                &datasets.opened,
+                (samples_per_epoch, &by),
+                options,
+            )?),
+            DrawsConfig::Grouped { by, size } => {
+                by_class(classes::grouped(config, &datasets.opened, (size.get(), &by), options)?)
+            }
         };
         let digest = *blake3::hash(words.as_deref().unwrap_or_default().as_bytes()).as_bytes();
         let datasets = match draws_of_datasets.split_first() {
@@ -241,7 +262,14 @@ impl EpochDraws {
             }
             _ => Vec::new(),
         };
-        Ok(Self { selection, datasets, words: words.map(shortened), digest, open_blocks })
+        Ok(Self {
+            selection,
+            datasets,
+            words: words.map(shortened),
+            digest,
+            open_blocks,
+            classes: drawn_classes,
+        })
     }
 
     /// Adds what determines the batches besides the draws.

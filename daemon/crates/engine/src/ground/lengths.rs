@@ -17,6 +17,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_storage::location::{Location, Unit};
 
 use self::learned::Learning;
+pub(super) use self::learned::{classes as learned_classes, not_known};
 use crate::ground::datasets::EpochDraws;
 use crate::ground::stream_error::StreamError;
 
@@ -272,7 +273,7 @@ fn fill_in_unknown(lengths: &mut [u32]) {
 }
 
 /// Whether samples that cannot be read are substituted: those with defective bytes, and those whose file is gone.
-fn substitutes(config: &Config) -> (bool, bool) {
+pub(super) fn substitutes(config: &Config) -> (bool, bool) {
     let errors = &config.errors;
     (
         errors.on_bad_sample == OnBadSample::Substitute,

@@ -10,6 +10,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::layout::SlotLayout;
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
+use crate::ground::classes::DrawnClasses;
 use crate::ground::datasets::{DatasetShare, EpochDraws, OpenDataset, open_datasets};
 use crate::ground::jpeg_index::StreamIndex;
 use crate::ground::lengths::batches_by_length;
@@ -173,7 +174,7 @@ impl Stream {
         batch_operations: Vec<Box<dyn BatchOperation>>,
     ) -> Result<Self, StreamError> {
         let datasets = open_datasets(&mut config, open, options)?;
-        let mut draws = EpochDraws::of(&config, &datasets)?;
+        let mut draws = EpochDraws::of(&config, &datasets, options)?;
         let by_length = batches_by_length(&config, &datasets.opened, &mut draws, options)?;
         let Opened { dataset, storage, report } = datasets.opened;
         let jpeg_index =
@@ -397,6 +398,12 @@ impl Stream {
     #[must_use]
     pub fn datasets(&self) -> &[DatasetShare] {
         &self.draws.datasets
+    }
+
+    /// If classes are drawn alike, or batches are grouped: the classes.
+    #[must_use]
+    pub const fn drawn_classes(&self) -> Option<&DrawnClasses> {
+        self.draws.classes.as_ref()
     }
 
     /// The index of a sample's dataset, if there are several.

@@ -1,13 +1,13 @@
-//! Lengths that are not in the index: the samples' files or values are read once, before the first batch, by several
-//! threads, and the lengths saved next to the index.
+//! Lengths and classes that are not in the index: the samples' files or values are read once, before the first batch, by
+//! several threads, and a number for each sample is saved next to the index; of classes also their values.
 //!
-//! The saved file has a key of what the lengths are of (the dataset, its index file, the source); another key is no
-//! error, the lengths are then learned again. It is read whole and checked by its digest.
+//! The saved file has a key of what the numbers are of (the dataset, its index file, the source); another key is no
+//! error, they are then learned again. It is read whole and checked by its digest.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -23,10 +23,15 @@ use forebay_storage::{Retries, StorageError};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{UNKNOWN, as_length, substitutes, value};
+use crate::ground::classes::{ClassValue, ClassValues, Found};
 use crate::ground::stream_error::StreamError;
 
-/// The first bytes of a saved file: its name and the layout's number.
+/// The first bytes of a saved file of lengths: its name and the layout's number.
 const MAGIC: [u8; 8] = *b"FBLENS\0\x01";
+/// The same of classes.
+const MAGIC_OF_CLASSES: [u8; 8] = *b"FBCLAS\0\x01";
+/// The most bytes of a saved file after its numbers: of the values of classes.
+const MOST_BYTES_BEHIND: u64 = 512 << 20;
 const DIGEST_BYTES: usize = 32;
 /// Samples that a thread takes at once: neighbours are often in one file.
 const SAMPLES_AT_ONCE: usize = 256;
@@ -36,61 +41,182 @@ const MOST_THREADS: u32 = 64;
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is learned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Learning {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Learning<'a> {
     /// The sizes of the samples' files.
     FileSizes,
     /// The values of the field with this number, or their lengths, in this unit.
     Field(usize, LengthUnit),
+    /// The classes that the values of the field with this number are, numbered here; for this key.
+    Class(usize, &'a ClassValues, [&'static str; 2]),
+}
+
+impl Learning<'_> {
+    /// The key that it is for.
+    const fn key(self) -> [&'static str; 2] {
+        match self {
+            Self::FileSizes | Self::Field(..) => ["batch", "budget"],
+            Self::Class(_, _, key) => key,
+        }
+    }
+
+    /// Where it comes from.
+    fn source(self, opened: &Opened) -> String {
+        let name = |place: usize| &opened.dataset.fields()[place].name;
+        match self {
+            Self::FileSizes => "bytes".to_owned(),
+            Self::Field(place, LengthUnit::Bytes | LengthUnit::Tokens) => {
+                format!("field {}", name(place))
+            }
+            Self::Field(place, unit) => format!("{} of {}", unit.word(), name(place)),
+            Self::Class(place, ..) => format!("class {}", name(place)),
+        }
+    }
+
+    /// The word for what is learned of a sample.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::FileSizes | Self::Field(..) => "lengths",
+            Self::Class(..) => "classes",
+        }
+    }
+
+    /// The word for what is learned of one sample.
+    const fn word_of_one(self) -> &'static str {
+        match self {
+            Self::FileSizes | Self::Field(..) => "length",
+            Self::Class(..) => "class",
+        }
+    }
+}
+
+/// The refusal of a sample of which something is not known.
+pub(in crate::ground) fn not_known(
+    opened: &Opened,
+    what: &str,
+    id: SampleId,
+    reason: &str,
+) -> String {
+    format!(
+        "the {what} of sample {} ({}) is not known: {reason}; repair or leave out the sample, or set \
+         `errors.on_bad_sample = \"substitute\"`",
+        id.0,
+        opened.dataset.full_name(opened.storage.as_ref(), id).display()
+    )
 }
 
 /// The lengths of all samples, saved or read now.
 pub(super) fn lengths(
     config: &Config,
     opened: &Opened,
-    learning: Learning,
+    learning: Learning<'_>,
     options: OpenOptions<'_>,
 ) -> Result<Vec<u32>, StreamError> {
-    let dataset = opened.dataset.as_ref();
-    let count = usize::try_from(dataset.sample_count()).unwrap_or(usize::MAX);
-    let source = match learning {
-        Learning::FileSizes => "bytes".to_owned(),
-        Learning::Field(place, unit) => {
-            let name = &dataset.fields()[place].name;
-            match unit {
-                LengthUnit::Bytes | LengthUnit::Tokens => format!("field {name}"),
-                LengthUnit::Seconds | LengthUnit::Pixels => format!("{} of {name}", unit.word()),
-            }
-        }
-    };
-    let place = opened.report.path.as_deref().and_then(|index| {
-        let key = key_of(index, &dataset.fingerprint(), &source)?;
-        let name =
-            blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
-        Some((path_beside(index, &format!(".lengths-{}", &name.to_hex()[..16])), key))
-    });
-    let is_configured = config.dataset.index.is_some();
-    if let Some((path, key)) = &place
-        && let Ok(Some(lengths)) = read_saved(path, key, count, is_configured)
+    let source = learning.source(opened);
+    let place = place_of(opened, "lengths", &source);
+    if let Some(place) = &place
+        && let Some((lengths, behind)) = saved(config, opened, &MAGIC, place)
+        && behind.is_empty()
     {
         return Ok(lengths);
     }
-    tracing::info!(
-        stream = config.name,
-        samples = count,
-        "reading the lengths of all samples for batch.budget ({source}); the next start reads them from a file"
-    );
-    let lengths = learn(config, opened, learning, count, options)?;
-    if let Some((path, key)) = &place
-        && let Err(error) = save(path, key, &lengths)
+    let lengths = learn_and_say(config, opened, learning, &source, options)?;
+    keep(config, learning, place.as_ref(), |path, key| save(path, (&MAGIC, key), &lengths, &[]));
+    Ok(lengths)
+}
+
+/// The classes of all samples by the values of a field, saved or read now; for this key.
+pub(in crate::ground) fn classes(
+    config: &Config,
+    opened: &Opened,
+    key: [&'static str; 2],
+    field: usize,
+    options: OpenOptions<'_>,
+) -> Result<Found, StreamError> {
+    let values = ClassValues::default();
+    let learning = Learning::Class(field, &values, key);
+    let source = learning.source(opened);
+    let place = place_of(opened, "classes", &source);
+    if let Some(place) = &place
+        && let Some((class_of, behind)) = saved(config, opened, &MAGIC_OF_CLASSES, place)
+        && let Some(values) = ClassValue::read_all(&behind)
+    {
+        return Ok((class_of, values));
+    }
+    let class_of = learn_and_say(config, opened, learning, &source, options)?;
+    if let Some(reason) = values.too_many() {
+        let message = format!("`{}`: {reason}", key.join("."));
+        return Err(ConfigError::new(&config.location(&key), message).into());
+    }
+    let (class_of, found) = values.in_order(class_of);
+    keep(config, learning, place.as_ref(), |path, key| {
+        save(path, (&MAGIC_OF_CLASSES, key), &class_of, &ClassValue::write_all(&found))
+    });
+    Ok((class_of, found))
+}
+
+/// A saved file and its key.
+type Place = (PathBuf, [u8; DIGEST_BYTES]);
+
+/// The place of the saved file of what is learned; `None`: there is no index.
+fn place_of(opened: &Opened, what: &str, source: &str) -> Option<Place> {
+    let index = opened.report.path.as_deref()?;
+    let key = key_of(index, &opened.dataset.fingerprint(), source)?;
+    let name =
+        blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
+    Some((path_beside(index, &format!(".{what}-{}", &name.to_hex()[..16])), key))
+}
+
+/// What is saved at a place; `None`: nothing, something else, or a damaged file.
+fn saved(
+    config: &Config,
+    opened: &Opened,
+    magic: &[u8; 8],
+    (path, key): &Place,
+) -> Option<(Vec<u32>, Vec<u8>)> {
+    let is_configured = config.dataset.index.is_some();
+    read_saved(path, (magic, key), samples(opened), is_configured).ok().flatten()
+}
+
+/// Saves what was learned, or says that it cannot be.
+fn keep(
+    config: &Config,
+    learning: Learning<'_>,
+    place: Option<&Place>,
+    save: impl FnOnce(&Path, &[u8; DIGEST_BYTES]) -> io::Result<()>,
+) {
+    if let Some((path, key)) = place
+        && let Err(error) = save(path, key)
     {
         tracing::warn!(
             stream = config.name,
-            "the lengths of the samples cannot be saved at {}, so the next start reads them again: {error}",
+            "the {} of the samples cannot be saved at {}, so the next start reads them again: {error}",
+            learning.word(),
             path.display()
         );
     }
-    Ok(lengths)
+}
+
+fn samples(opened: &Opened) -> usize {
+    usize::try_from(opened.dataset.sample_count()).unwrap_or(usize::MAX)
+}
+
+fn learn_and_say(
+    config: &Config,
+    opened: &Opened,
+    learning: Learning<'_>,
+    source: &str,
+    options: OpenOptions<'_>,
+) -> Result<Vec<u32>, StreamError> {
+    let count = samples(opened);
+    tracing::info!(
+        stream = config.name,
+        samples = count,
+        "reading the {} of all samples for {} ({source}); the next start reads them from a file",
+        learning.word(),
+        learning.key().join(".")
+    );
+    learn(config, opened, learning, count, options)
 }
 
 /// What the saved lengths are of: the dataset, the index file that is used, and the source.
@@ -105,36 +231,46 @@ fn key_of(index: &Path, fingerprint: &[u8; 32], source: &str) -> Option<[u8; DIG
     Some(*hasher.finalize().as_bytes())
 }
 
-/// The saved lengths; `None`: others, or a damaged file.
+/// The saved numbers and the bytes behind them; `None`: others, or a damaged file.
 fn read_saved(
     path: &Path,
-    key: &[u8; DIGEST_BYTES],
+    (magic, key): (&[u8; 8], &[u8; DIGEST_BYTES]),
     count: usize,
     is_configured: bool,
-) -> io::Result<Option<Vec<u32>>> {
+) -> io::Result<Option<(Vec<u32>, Vec<u8>)>> {
     if !path.try_exists()? {
         return Ok(None);
     }
     let (mut file, _) = open_beside(path, is_configured)?;
-    let expected = MAGIC.len() + 2 * DIGEST_BYTES + 4 * count;
-    if file.metadata()?.len() != expected as u64 {
+    let least = (magic.len() + 2 * DIGEST_BYTES + 4 * count) as u64;
+    let length = file.metadata()?.len();
+    if !(least..=least + MOST_BYTES_BEHIND).contains(&length) {
         return Ok(None);
     }
-    let mut bytes = Vec::with_capacity(expected);
-    file.read_to_end(&mut bytes)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    (&mut file).take(length).read_to_end(&mut bytes)?;
     let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else { return Ok(None) };
-    let head = [&MAGIC[..], key].concat();
+    let head = [&magic[..], key].concat();
     if !body.starts_with(&head) || blake3::hash(body).as_bytes() != digest {
         return Ok(None);
     }
-    let lengths = body[head.len()..].as_chunks().0;
-    Ok(Some(lengths.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()))
+    let Some((numbers, behind)) = body[head.len()..].split_at_checked(4 * count) else {
+        return Ok(None);
+    };
+    let numbers = numbers.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    Ok(Some((numbers, behind.to_vec())))
 }
 
 /// Writes the file beside its place and renames it.
-fn save(path: &Path, key: &[u8; DIGEST_BYTES], lengths: &[u32]) -> io::Result<()> {
-    let mut bytes = [&MAGIC[..], key].concat();
-    bytes.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
+fn save(
+    path: &Path,
+    (magic, key): (&[u8; 8], &[u8; DIGEST_BYTES]),
+    numbers: &[u32],
+    behind: &[u8],
+) -> io::Result<()> {
+    let mut bytes = [&magic[..], key].concat();
+    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    bytes.extend(behind);
     let digest = *blake3::hash(&bytes).as_bytes();
     bytes.extend(digest);
     // Each process has another name, also one of the same number in another container; a file that a killed process has
@@ -174,7 +310,7 @@ enum Failure {
 fn learn(
     config: &Config,
     opened: &Opened,
-    learning: Learning,
+    learning: Learning<'_>,
     count: usize,
     options: OpenOptions<'_>,
 ) -> Result<Vec<u32>, StreamError> {
@@ -224,23 +360,18 @@ fn learn(
             }
         })
     };
-    let location = config.location(&["batch", "budget"]);
+    let location = config.location(&learning.key());
     match failed {
         None => Ok(lengths),
         Some(Failure::Sample(id, reason)) => {
-            let name = opened.dataset.full_name(opened.storage.as_ref(), SampleId(id));
-            let message = format!(
-                "the length of sample {id} ({}) is not known: {reason}; repair or leave out the sample, or set \
-                 `errors.on_bad_sample = \"substitute\"`",
-                name.display()
-            );
+            let message = not_known(opened, learning.word_of_one(), SampleId(id), &reason);
             Err(ConfigError::new(&location, message).into())
         }
         Some(Failure::Storage(error)) => {
             Err(StreamError::Dataset { location, error: DatasetError::from(error) })
         }
         Some(Failure::Cancelled) => {
-            let message = "reading the lengths of the samples was cancelled";
+            let message = format!("reading the {} of the samples was cancelled", learning.word());
             Err(ConfigError::new(&location, message).into())
         }
     }
@@ -249,7 +380,7 @@ fn learn(
 struct Reader<'a> {
     config: &'a Config,
     opened: &'a Opened,
-    learning: Learning,
+    learning: Learning<'a>,
     options: &'a Option<&'a forebay_storage::Patience>,
 }
 
@@ -325,20 +456,28 @@ impl Reader<'_> {
         let Buffers { locations, opened, bytes, ends, decoders } = buffers;
         let limits = &self.config.dataset.limits;
         let limit_bytes = limits.sample_bytes;
-        let Learning::Field(place, unit) = self.learning else {
-            locations.clear();
-            dataset.locate(id, locations);
-            return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
+        let place = match self.learning {
+            Learning::FileSizes => {
+                locations.clear();
+                dataset.locate(id, locations);
+                return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
+            }
+            Learning::Field(place, _) | Learning::Class(place, ..) => place,
         };
         read_sample(storage, dataset, id, limit_bytes, bytes, ends)?;
         let mut values = Vec::new();
         let read = dataset.read(id, SampleBytes::new(bytes, ends), &mut values);
         Ok(match (read, values.get(place)) {
             (Err(defect), _) => Err(defect.to_string()),
-            (Ok(()), Some(value)) => match unit {
-                LengthUnit::Bytes | LengthUnit::Tokens => value::length_of(value),
-                LengthUnit::Seconds => value::milliseconds_of(value),
-                LengthUnit::Pixels => value::pixels_of(value, limits.pixels, decoders),
+            (Ok(()), Some(value)) => match self.learning {
+                Learning::Class(_, classes, _) => {
+                    value::class_of(value).and_then(|value| classes.number_of(value)).map(u64::from)
+                }
+                Learning::Field(_, LengthUnit::Seconds) => value::milliseconds_of(value),
+                Learning::Field(_, LengthUnit::Pixels) => {
+                    value::pixels_of(value, limits.pixels, decoders)
+                }
+                Learning::Field(..) | Learning::FileSizes => value::length_of(value),
             },
             (Ok(()), None) => Err("it has no such field".to_owned()),
         })
@@ -358,11 +497,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.lengths");
         let (key, lengths) = ([7; 32], vec![3, 1, 4]);
-        let read = |key, count| read_saved(&path, &key, count, true).unwrap();
+        let read = |key, count| read_saved(&path, (&MAGIC, &key), count, true).unwrap();
         assert_eq!(read(key, 3), None, "no file");
-        save(&path, &key, &lengths).unwrap();
-        assert_eq!(read(key, 3), Some(lengths));
-        assert_eq!((read([8; 32], 3), read(key, 4)), (None, None));
+        for behind in [&[][..], b"behind"] {
+            save(&path, (&MAGIC, &key), &lengths, behind).unwrap();
+            assert_eq!(read(key, 3), Some((lengths.clone(), behind.to_vec())));
+            assert_eq!((read([8; 32], 3), read(key, 6)), (None, None));
+            let of_classes = read_saved(&path, (&MAGIC_OF_CLASSES, &key), 3, true);
+            assert_eq!(of_classes.unwrap(), None);
+        }
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[45] ^= 1;
         std::fs::write(&path, bytes).unwrap();
@@ -376,8 +519,9 @@ mod tests {
         let path = folder.path().join("x.lengths");
         let left = path_beside(&path, &format!(".partial-{}", std::process::id()));
         std::fs::write(&left, "some").unwrap();
-        save(&path, &[7; 32], &[3]).unwrap();
-        assert_eq!(read_saved(&path, &[7; 32], 1, true).unwrap(), Some(vec![3]));
+        save(&path, (&MAGIC, &[7; 32]), &[3], &[]).unwrap();
+        let read = read_saved(&path, (&MAGIC, &[7; 32]), 1, true);
+        assert_eq!(read.unwrap(), Some((vec![3], vec![])));
         assert_eq!(std::fs::read(&left).unwrap(), b"some");
         assert_ne!(random().unwrap(), random().unwrap());
     }

@@ -1,8 +1,10 @@
-//! The length that a sample's value is or has, or why it has none.
+//! The length that a sample's value is or has, or the class that it is, or why it has none.
 
 use forebay_dataset::{ArrayValue, FieldValue, SoundHeader};
 use forebay_media::decode::Decoders;
 use forebay_protocol::tensor::DType;
+
+use crate::ground::classes::ClassValue;
 
 fn whole(number: i64) -> Result<u64, String> {
     u64::try_from(number).map_err(|_| format!("its value is {number}, and a length is 0 or more"))
@@ -91,13 +93,30 @@ pub(super) fn length_of(value: &FieldValue<'_>) -> Result<u64, String> {
     }
 }
 
+/// The class that a value is.
+pub(super) fn class_of(value: &FieldValue<'_>) -> Result<ClassValue, String> {
+    match value {
+        FieldValue::Integer(number) => Ok(ClassValue::Number(*number)),
+        FieldValue::Text(text) => Ok(ClassValue::Text(text.as_ref().into())),
+        FieldValue::Array(array) if array.shape.is_empty() => {
+            if array.dtype == DType::Bool {
+                return Ok(ClassValue::Number(
+                    array.bytes.first().is_some_and(|of| *of != 0).into(),
+                ));
+            }
+            number_of(array).map(ClassValue::Number)
+        }
+        _ => Err("its value is neither a whole number nor text".to_owned()),
+    }
+}
+
 /// The value of an array without dimensions.
 fn number_of(array: &ArrayValue<'_>) -> Result<i64, String> {
     let is_signed = match array.dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => true,
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => false,
         other => {
-            return Err(format!("its value is a {}, and a length is a whole number", other.name()));
+            return Err(format!("its value is a {}, not a whole number", other.name()));
         }
     };
     let mut bytes = array.bytes.to_vec();
@@ -140,6 +159,27 @@ mod tests {
             (FieldValue::Float(1.0), "has no length"),
         ] {
             assert!(length_of(&value).unwrap_err().contains(reason), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn classes_of_values() {
+        let scalar =
+            |dtype, bytes: &'static [u8]| FieldValue::Array(ArrayValue::scalar(dtype, bytes));
+        for (value, class) in [
+            (FieldValue::Integer(-7), ClassValue::Number(-7)),
+            (FieldValue::Text("ä".into()), ClassValue::Text("ä".into())),
+            (scalar(DType::I16, &[0xfe, 0xff]), ClassValue::Number(-2)),
+            (scalar(DType::Bool, &[1]), ClassValue::Number(1)),
+        ] {
+            assert_eq!(class_of(&value), Ok(class), "{value:?}");
+        }
+        for value in [
+            FieldValue::Float(1.0),
+            FieldValue::Bytes(b"a"[..].into()),
+            scalar(DType::F32, &[0; 4]),
+        ] {
+            assert!(class_of(&value).is_err(), "{value:?}");
         }
     }
 
