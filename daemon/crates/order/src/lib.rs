@@ -3,7 +3,8 @@
 //!
 //! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
 //! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight
-//! ([`Weighted`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! ([`Weighted`]); a
+//! [`Subset`](forebay_select::Subset) says which samples of the datasets these are; [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
@@ -16,7 +17,6 @@ mod cutting;
 mod dealing;
 mod draw;
 mod error;
-mod except;
 mod mixture;
 mod permutation;
 mod pieces;
@@ -28,6 +28,8 @@ mod weighted;
 
 #[cfg(test)]
 mod golden_tests;
+#[cfg(test)]
+mod subset_tests;
 
 pub use blocks::Blocks;
 pub use by_length::ByLength;
@@ -36,7 +38,6 @@ pub use cutting::{Steps, cut_into_steps};
 pub use dealing::{Dealing, Last};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
-pub use except::Except;
 pub use mixture::{Mixture, MixturePart};
 pub use pieces::WeightChange;
 pub use schedule::{EpochOrder, PlannedBatch, PlannedRow, Rows, Schedule};
