@@ -13,7 +13,6 @@ mod keys;
 mod maker;
 mod parts;
 mod pass;
-mod sample_reader;
 #[cfg(all(test, feature = "text"))]
 mod tests;
 
@@ -33,8 +32,8 @@ pub(super) use self::keys::{of_texts, put_back, source, take_keys};
 use self::maker::Maker;
 use self::parts::{Counts, Parts};
 use self::pass::{MadeTexts, Pass};
-use self::sample_reader::SampleReader;
 use crate::registry;
+use crate::sample_reader::SampleReader;
 use crate::tokens::{self, TokenKeys};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, Opened};
@@ -153,6 +152,8 @@ fn of_tokens(
         format: tokens::FORMAT.name.to_owned(),
         path: folder,
         ids: None,
+        condition: None,
+        split: None,
         index: None,
         own,
         storage: Section::default(),
