@@ -401,7 +401,7 @@ class Loader:
             target, overrides, timeout, keywords = self._dataset_arguments
             self._dataset = Dataset(target, overrides=overrides, timeout=timeout, **keywords)
         self._dataset.set_epoch(self.epoch if epoch is None else epoch)
-        return self._dataset[indices]
+        return self._dataset.by_ids(indices)
 
     def close(self) -> None:
         """Ends the session and a private daemon. Arrays stay valid as long as they are referenced.
@@ -461,11 +461,11 @@ class Loader:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples in the dataset, of all ranks together.
+        """The number of samples that are used, of all ranks together: those of the dataset that the configuration selects.
 
         An epoch of mixtures or weights may draw another number; ``len(loader)`` counts this rank's batches.
         """
-        return self._terms["samples"]
+        return self._terms["selected"]
 
     @property
     def hold(self) -> int:

@@ -100,6 +100,7 @@ pub(super) fn open(
     warnings.append(&mut opened.report.warnings);
     opened.report.warnings = warnings;
     opened.report.changes = report.changes;
+    opened.report.selected = report.selected;
     if opened.report.path.is_none() {
         opened.report.reused = reused;
         (opened.report.path, opened.report.bytes) =
@@ -260,7 +261,7 @@ impl Making<'_> {
             None => storage,
         };
         let mut parts = Parts::resume(folder, stem, self.maker.dtype());
-        let all = dataset.sample_count();
+        let all = dataset.kept_count();
         let from = parts.made().texts;
         let begun = Instant::now();
         let report = |made: &Counts| {
@@ -322,7 +323,7 @@ impl Worker<'_> {
     /// Makes tokens of some texts, in their order.
     fn run(&mut self, texts: Range<u64>, give: pass::Give<'_>) -> Result<(), DatasetError> {
         let mut made = MadeTexts::default();
-        for id in texts.map(SampleId) {
+        for id in texts.map(|number| self.dataset.kept_at(number)) {
             let maker = &mut self.maker;
             let read = self.reader.read(id, |values| match values.get(self.field) {
                 Some(value) => maker.make(value, &mut made),

@@ -279,7 +279,10 @@ impl Reader<'_> {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                *length = self.length(SampleId(id), &mut buffers)?;
+                *length = match self.opened.dataset.kept() {
+                    Some(kept) if !kept.contains(id) => UNKNOWN,
+                    _ => self.length(SampleId(id), &mut buffers)?,
+                };
                 done.fetch_add(1, Ordering::Relaxed);
             }
         }
