@@ -186,10 +186,7 @@ fn describe(
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
     let (samples, draws) = (stream.kept_count(), schedule.samples());
-    let each_once = matches!(
-        stream.selection(),
-        Selection::Once(_) | Selection::InBlocks(_)
-    );
+    let each_once = matches!(stream.selection(), Selection::Once(_) | Selection::InBlocks(_));
     if stream.too_long() > 0 {
         let left_out = stream.too_long();
         line(

@@ -30,10 +30,11 @@ class Dataset:
 
     ``dataset[i]`` is a dict with the row of each field as a NumPy array. A slice, a list or an array of indices gives a
     dict of arrays with a row for each of them (of lists, for ragged fields). Iterating goes through the samples in the
-    order of their ids. If ``dataset.where`` or ``dataset.split`` selects samples, indices count the selected ones, and the
-    field ``index`` has their ids in the whole dataset. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have
-    the same bytes as in a loader's batch, in any process (with ``order.weights`` the number of the draw takes the
-    epoch's place, in a mixture and with ``order.samples_per_epoch`` the pass of the dataset).
+    order of their ids. If ``dataset.where`` or ``dataset.split`` selects samples, indices count the selected ones, and
+    the field ``index`` has their ids in the whole dataset. A sample's random operations are those of the epoch
+    ``epoch``: the same sample and epoch have the same bytes as in a loader's batch, in any process (with
+    ``order.weights`` the number of the draw takes the epoch's place, in a mixture and with ``order.samples_per_epoch``
+    the pass of the dataset).
 
     It is a map-style Dataset for PyTorch's ``DataLoader``, also with workers: each process that uses it, forked or
     spawned, opens a session of its own. Threads may share it.

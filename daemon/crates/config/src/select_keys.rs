@@ -61,7 +61,10 @@ impl SplitKeys {
         let mut fractions = Vec::new();
         for (name, Located { value, .. }) in given {
             let Some(fraction) = f64::read(value) else {
-                return Err(format!(".fractions.{name} must be a number, not {}", value.describe()));
+                return Err(format!(
+                    ".fractions.{name} must be a number, not {}",
+                    value.describe()
+                ));
             };
             fractions.push((name.clone(), fraction));
         }
@@ -81,7 +84,8 @@ impl SplitKeys {
         let keys = Self { part, fractions, seed, by };
         match keys.split() {
             Ok(split) if split.place_of(&keys.part).is_none() => {
-                let hint = nearest(&keys.part, split.names()).map(|near| format!("; did you mean \"{near}\"?"));
+                let hint = nearest(&keys.part, split.names())
+                    .map(|near| format!("; did you mean \"{near}\"?"));
                 let hint = hint.unwrap_or_default();
                 Err(format!(".part is \"{}\", and the fractions are of {names}{hint}", keys.part))
             }

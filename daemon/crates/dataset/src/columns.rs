@@ -16,8 +16,7 @@ pub struct FileColumn {
 }
 
 /// Receives a sample and its values of the requested columns.
-pub type VisitColumns<'v> =
-    &'v mut dyn FnMut(SampleId, &[Value<'_>]) -> Result<(), DatasetError>;
+pub type VisitColumns<'v> = &'v mut dyn FnMut(SampleId, &[Value<'_>]) -> Result<(), DatasetError>;
 
 /// The bytes of a sample as the index has them.
 ///

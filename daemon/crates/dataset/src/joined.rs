@@ -184,9 +184,9 @@ impl Joined {
             None => first.dataset.classes().to_vec(),
         };
         let has_selection = parts.iter().any(|part| part.dataset.kept().is_some());
-        let each = parts.iter().map(|part| {
-            (part.dataset.sample_count(), part.dataset.kept().map(AsRef::as_ref))
-        });
+        let each = parts
+            .iter()
+            .map(|part| (part.dataset.sample_count(), part.dataset.kept().map(AsRef::as_ref)));
         let kept = has_selection.then(|| Arc::new(Subset::joined(each)));
         Self { direct_read: direct_read.flatten(), fields, classes, kept, parts }
     }

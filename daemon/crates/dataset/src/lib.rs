@@ -27,7 +27,7 @@ pub mod sound;
 pub mod testing;
 mod weights;
 
-pub use beside_index::{open_beside, path_beside};
+pub use beside_index::{FileKey, file_key, open_beside, path_beside, read_checked, save_checked};
 pub use blocks::{PageBytes, SampleBlocks};
 pub use classes::ClassSummary;
 pub use columns::{FileColumn, VisitColumns, stored_size};

@@ -379,7 +379,10 @@ fn selection(format: &Format) {
     assert_eq!(kept.ids().collect::<Vec<_>>(), [first, last]);
     assert_eq!((some.dataset.sample_count(), some.dataset.kept_count()), (COUNT as u64, 2));
     assert_eq!([0, 1].map(|number| some.dataset.kept_at(number).0), [first, last]);
-    assert_eq!([first, last].map(|id| sample(&some, id)), [first, last].map(|id| sample(&whole, id)));
+    assert_eq!(
+        [first, last].map(|id| sample(&some, id)),
+        [first, last].map(|id| sample(&whole, id))
+    );
     assert_eq!(some.dataset.fields(), whole.dataset.fields());
     assert_ne!(some.dataset.fingerprint(), whole.dataset.fingerprint());
     let counted = format!("kept 2 of {COUNT} samples by dataset.where");
@@ -409,11 +412,14 @@ fn split(format: &Format) {
         made.config.split = keys(part);
         let opened = made.open_with(OpenOptions::default())?;
         let ids = opened.dataset.kept().unwrap().ids();
-        Ok::<_, DatasetError>(ids.map(|id| {
-            let mut key = Vec::new();
-            assert!(opened.dataset.append_key(SampleId(id), &mut key));
-            key
-        }).collect::<Vec<_>>())
+        Ok::<_, DatasetError>(
+            ids.map(|id| {
+                let mut key = Vec::new();
+                assert!(opened.dataset.append_key(SampleId(id), &mut key));
+                key
+            })
+            .collect::<Vec<_>>(),
+        )
     };
     let train = match names(COUNT, "train") {
         Ok(train) => train,
@@ -427,7 +433,9 @@ fn split(format: &Format) {
     assert_eq!(train.len() + val.len(), COUNT);
     assert!(train.iter().all(|name| !val.contains(name)));
     let more = names(COUNT + 20, "train").unwrap();
-    assert!(train.iter().all(|name| more.contains(name)) && val.iter().all(|name| !more.contains(name)));
+    assert!(
+        train.iter().all(|name| more.contains(name)) && val.iter().all(|name| !more.contains(name))
+    );
 }
 
 fn direct_read(format: &Format) {

@@ -345,7 +345,8 @@ fn open_once(
     };
     let options = OpenOptions { samples_root: Some(&root), ..options };
     let (dataset, mut report) = (format.open)(config, source, options)?;
-    let (dataset, selected) = selection::select(config, dataset, source, options)?;
+    let (dataset, selected) =
+        selection::select(config, dataset, source, report.path.as_deref(), options)?;
     report.selected = selected;
     report.classes = dataset.classes().len() as u64;
     let storage: Arc<dyn Storage> = match unpacked {

@@ -18,7 +18,8 @@ fn subset() -> Arc<Subset> {
 fn selections(kept: u64) -> Vec<Selection> {
     let part = |samples| MixturePart { samples, draws: samples };
     let mixture = Mixture::new(&[part(40), part(kept - 40)]).unwrap();
-    let weights: Vec<f64> = (0..kept).map(|number| if number % 2 == 0 { 1.0 } else { 0.0 }).collect();
+    let weights: Vec<f64> =
+        (0..kept).map(|number| if number % 2 == 0 { 1.0 } else { 0.0 }).collect();
     vec![
         Selection::Once(kept),
         Selection::InBlocks(Arc::new(Blocks::new(vec![0, 10, 11, 50], kept, 2).unwrap())),
@@ -28,7 +29,8 @@ fn selections(kept: u64) -> Vec<Selection> {
 }
 
 fn schedules(selection: &Selection, kept: &Arc<Subset>, world_size: u32) -> Vec<Schedule> {
-    let dealing = Dealing { seed: 5, is_shuffled: true, epochs: None, batch_size: 4, last: Last::Short };
+    let dealing =
+        Dealing { seed: 5, is_shuffled: true, epochs: None, batch_size: 4, last: Last::Short };
     let of = |rank| Schedule::of(selection.clone(), dealing, rank, world_size).unwrap();
     (0..world_size).map(|rank| of(rank).among(Some(Arc::clone(kept)))).collect()
 }
@@ -89,8 +91,10 @@ fn all_samples_come_as_without_a_subset() {
     let all = Arc::new(Subset::all(SAMPLES));
     for selection in selections(SAMPLES) {
         let of = |schedules: &[Schedule]| deliver(schedules, Position::default(), usize::MAX);
-        let plain: Vec<_> =
-            schedules(&selection, &all, 2).into_iter().map(|schedule| schedule.among(None)).collect();
+        let plain: Vec<_> = schedules(&selection, &all, 2)
+            .into_iter()
+            .map(|schedule| schedule.among(None))
+            .collect();
         assert_eq!(of(&plain), of(&schedules(&selection, &all, 2)));
     }
 }

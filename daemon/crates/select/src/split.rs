@@ -50,7 +50,11 @@ impl Split {
         let mut sum = 0.0;
         let parts = sorted.into_iter().map(|(name, fraction)| {
             sum += fraction;
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "saturates"
+            )]
             let end = if sum > 1.0 - ROUNDING { u64::MAX } else { (sum * WHOLE) as u64 - 1 };
             (name, fraction, end)
         });
@@ -126,7 +130,8 @@ mod tests {
     fn parts_do_not_change() {
         // The parts of published runs: a change here is a change of everyone's split.
         let of = split(&[("train", 0.5), ("val", 0.5)], 7).unwrap();
-        let found: String = parts(&of, 32).iter().map(|part| if *part == Some(0) { 't' } else { 'v' }).collect();
+        let found: String =
+            parts(&of, 32).iter().map(|part| if *part == Some(0) { 't' } else { 'v' }).collect();
         assert_eq!(found, GOLDEN);
     }
 

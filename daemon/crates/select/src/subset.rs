@@ -91,6 +91,12 @@ impl Subset {
         (is_whole && unused == 0).then(|| Self::of_words(samples, words))
     }
 
+    /// The bytes of a subset of so many samples.
+    #[must_use]
+    pub const fn bytes_of(samples: u64) -> u64 {
+        samples.div_ceil(WORD_BITS) * 8
+    }
+
     /// The bits, 64 at a time, little endian.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -226,7 +226,8 @@ impl EpochDraws {
                 let values = match dataset.kept() {
                     None => weights.values,
                     Some(kept) => {
-                        let weight = |id| usize::try_from(id).ok().and_then(|id| weights.values.get(id));
+                        let weight =
+                            |id| usize::try_from(id).ok().and_then(|id| weights.values.get(id));
                         kept.ids().filter_map(weight).copied().collect()
                     }
                 };

@@ -21,7 +21,8 @@ impl Stream {
         if self.dataset.kept().is_some() {
             identity = identity.with(SELECTED, self.kept_count());
         }
-        identity = identity.with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
+        identity =
+            identity.with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
         let parts = self.config_fingerprint.chunks_exact(CONFIG_PART_BYTES);
         for (name, part) in CONFIG_PARTS.into_iter().zip(parts) {
             identity = match name {

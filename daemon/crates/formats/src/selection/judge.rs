@@ -101,7 +101,9 @@ impl Known<'_> {
             Some(_) => None,
             None => self.fields.iter().position(|field| field.name == name),
         };
-        field.map(|place| Ok((Origin::Field(place), type_of(&self.fields[place].kind)?))).transpose()
+        field
+            .map(|place| Ok((Origin::Field(place), type_of(&self.fields[place].kind)?)))
+            .transpose()
     }
 
     const fn has(&self, origin: Origin) -> bool {
@@ -116,9 +118,10 @@ impl Known<'_> {
     fn names(&self) -> Vec<String> {
         let columns = self.columns.iter().flatten();
         let columns = columns.filter(|column| column.values.is_ok()).map(|column| &column.name);
-        let fields = self.fields.iter().filter(|field| {
-            self.columns.is_none() && type_of(&field.kind).is_ok()
-        });
+        let fields = self
+            .fields
+            .iter()
+            .filter(|field| self.columns.is_none() && type_of(&field.kind).is_ok());
         let built_in = BUILT_IN.into_iter().filter(|(_, origin, _)| self.has(*origin));
         let all = columns.chain(fields.map(|field| &field.name)).map(String::as_str);
         let mut names: Vec<String> = Vec::new();
@@ -151,10 +154,17 @@ fn type_of(kind: &FieldKind) -> Result<Type, String> {
         FieldKind::Text => Ok(Type::Text),
         FieldKind::Array { dtype: DType::Bool, shape } if shape.is_empty() => Ok(Type::Boolean),
         FieldKind::Array { shape, .. } if shape.is_empty() => Ok(Type::Number),
-        FieldKind::EncodedImage | FieldKind::EncodedImages => Err("its values are pictures".to_owned()),
+        FieldKind::EncodedImage | FieldKind::EncodedImages => {
+            Err("its values are pictures".to_owned())
+        }
         FieldKind::Sound { .. } => Err("its values are sounds".to_owned()),
-        FieldKind::Bytes => Err("its values are bytes; in dataset.fields `as = \"text\"` makes them text".to_owned()),
-        FieldKind::Array { .. } | FieldKind::RaggedArray { .. } => Err("its values are arrays".to_owned()),
+        FieldKind::Bytes => {
+            Err("its values are bytes; in dataset.fields `as = \"text\"` makes them text"
+                .to_owned())
+        }
+        FieldKind::Array { .. } | FieldKind::RaggedArray { .. } => {
+            Err("its values are arrays".to_owned())
+        }
     }
 }
 
@@ -208,7 +218,9 @@ impl<'a> Judge<'a> {
                         None
                     }
                     Some(name) => {
-                        let found = known.find(name).map_err(|why| fail(format!(".by: `{name}`: {why}")))?;
+                        let found = known
+                            .find(name)
+                            .map_err(|why| fail(format!(".by: `{name}`: {why}")))?;
                         let (origin, _) = found.ok_or_else(|| {
                             fail(format!(".by: there is no column `{name}`{}", known.hint(name)))
                         })?;
@@ -219,7 +231,15 @@ impl<'a> Judge<'a> {
                 Some(Part { split, place, by })
             }
         };
-        Ok(Some(Self { config, dataset, storage, condition, part, origins, columns: known.visited }))
+        Ok(Some(Self {
+            config,
+            dataset,
+            storage,
+            condition,
+            part,
+            origins,
+            columns: known.visited,
+        }))
     }
 
     pub(super) fn scratch(&self) -> Scratch {
@@ -261,10 +281,12 @@ impl<'a> Judge<'a> {
             self.dataset.append_name(id, name);
         }
         let name = String::from_utf8_lossy(name);
-        let label = match self.origins.iter().any(|origin| matches!(origin, Origin::Label | Origin::Class)) {
-            true => self.dataset.label(id).and_then(Result::ok),
-            false => None,
-        };
+        let label =
+            match self.origins.iter().any(|origin| matches!(origin, Origin::Label | Origin::Class))
+            {
+                true => self.dataset.label(id).and_then(Result::ok),
+                false => None,
+            };
         let value = |origin: &Origin| match origin {
             Origin::Column(place) | Origin::Field(place) => {
                 given.get(*place).copied().unwrap_or(Value::Null)
@@ -285,7 +307,9 @@ impl<'a> Judge<'a> {
         let many: Vec<_>;
         let values = match few.get_mut(..self.origins.len()) {
             Some(few) => {
-                few.iter_mut().zip(&self.origins).for_each(|(place, origin)| *place = value(origin));
+                few.iter_mut()
+                    .zip(&self.origins)
+                    .for_each(|(place, origin)| *place = value(origin));
                 &*few
             }
             None => {
@@ -371,7 +395,8 @@ impl<'a> Judge<'a> {
             _ => String::new(),
         };
         let name = self.dataset.full_name(self.storage, id);
-        let message = format!("`{}` of {} is {text:?}, not {}",
+        let message = format!(
+            "`{}` of {} is {text:?}, not {}",
             expression.columns().get(fault.column).map_or("", String::as_str),
             name.display(),
             fault.wanted.word(),
@@ -399,7 +424,8 @@ impl<'a> Judge<'a> {
     }
 
     fn lacks_group(&self, id: SampleId) -> ConfigError {
-        let by = self.config.split.as_ref().and_then(|split| split.by.as_deref()).unwrap_or_default();
+        let by =
+            self.config.split.as_ref().and_then(|split| split.by.as_deref()).unwrap_or_default();
         let name = self.dataset.full_name(self.storage, id);
         let own = &self.config.own;
         let message = format!(
@@ -418,7 +444,8 @@ fn condition(
     known: &mut Known<'_>,
     origins: &mut Vec<Origin>,
 ) -> Result<(Expression, Condition), ConfigError> {
-    let expression = Expression::parse(text).map_err(|mistake| pointed(config, text, &mistake, ""))?;
+    let expression =
+        Expression::parse(text).map_err(|mistake| pointed(config, text, &mistake, ""))?;
     let mut types = Vec::new();
     let unusable = Cell::new(None);
     for name in expression.columns() {

@@ -89,7 +89,9 @@ fn groups_are_in_one_part_and_parts_stay_when_rows_are_left_out() {
         all.sort_unstable();
         assert_eq!(all, ids(|_| true));
         for part in &found {
-            assert!(part.iter().all(|id| (id / 4 * 4..id / 4 * 4 + 4).all(|of| part.contains(&of))));
+            assert!(
+                part.iter().all(|id| (id / 4 * 4..id / 4 * 4 + 4).all(|of| part.contains(&of)))
+            );
         }
         // The condition decides first; the parts of the others do not change.
         let some = DatasetConfig { condition: Some("good".to_owned()), ..config.clone() };
@@ -103,7 +105,10 @@ fn groups_are_in_one_part_and_parts_stay_when_rows_are_left_out() {
         let error = parts(&config, Some("speeker")).unwrap_err();
         assert!(error.contains("did you mean `speaker`?"), "{error}");
         let error = parts(&config, Some("boxes")).unwrap_err();
-        assert!(error.contains("`boxes`: its values are arrays") || error.contains("lists"), "{error}");
+        assert!(
+            error.contains("`boxes`: its values are arrays") || error.contains("lists"),
+            "{error}"
+        );
     }
 }
 
@@ -150,7 +155,8 @@ fn rows_of_manifests_are_selected_by_what_is_written() {
     for name in ["list.csv", "list.jsonl"] {
         let folder = tempfile::tempdir().unwrap();
         let config = manifest(folder.path(), name, 0..30);
-        let few = |is_kept: fn(u64) -> bool| (0..30).filter(|id| is_kept(*id)).collect::<Vec<u64>>();
+        let few =
+            |is_kept: fn(u64) -> bool| (0..30).filter(|id| is_kept(*id)).collect::<Vec<u64>>();
         for (condition, expected) in [
             ("score >= 2 and split == 'train'", few(|id| id >= 20 && id % 2 == 0 && id % 5 != 2)),
             ("score is null", few(|id| id % 5 == 2)),

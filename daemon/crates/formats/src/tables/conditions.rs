@@ -65,9 +65,12 @@ pub(super) fn visit(
             continue;
         }
         let file = open_file(files, index.manifest_path(place))?;
-        let is_same = |stamp: forebay_storage::version::FileStamp| stamp.object() == file.stamp.object();
+        let is_same =
+            |stamp: forebay_storage::version::FileStamp| stamp.object() == file.stamp.object();
         if !index.manifest_stamp(place).is_some_and(is_same) {
-            return Err(file.fault("it was changed since its rows were indexed; start again".to_owned()));
+            return Err(
+                file.fault("it was changed since its rows were indexed; start again".to_owned())
+            );
         }
         let described = (reader.columns)(&file)?;
         let mut own: Vec<_> = columns
@@ -84,11 +87,8 @@ pub(super) fn visit(
             for (column, cell) in own.iter_mut().zip(cells) {
                 column.load(&file, cell)?;
             }
-            let values: Result<Vec<_>, _> = own
-                .iter()
-                .zip(cells)
-                .map(|(column, cell)| column.value(cell))
-                .collect();
+            let values: Result<Vec<_>, _> =
+                own.iter().zip(cells).map(|(column, cell)| column.value(cell)).collect();
             let values = values.map_err(|reason| file.fault(format!("row {row}: {reason}")))?;
             visit(SampleId(next), &values)?;
             next += 1;
@@ -162,7 +162,8 @@ impl<'c> ColumnReader<'c> {
                 self.value.clear();
                 self.value.extend_from_slice(own);
             }
-            Cell::Null | Cell::Number { .. } | Cell::Value(_) | Cell::List(_) | Cell::Unread(_) => {}
+            Cell::Null | Cell::Number { .. } | Cell::Value(_) | Cell::List(_) | Cell::Unread(_) => {
+            }
         }
         Ok(())
     }

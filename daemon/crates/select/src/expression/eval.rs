@@ -85,12 +85,14 @@ impl Test {
                 }
             }
             Self::IsNull(operand) => Some(operand.value(row)? == Value::Null),
-            Self::In(operand, literals) => match operand.value(row)? {
-                Value::Null => None,
-                value => Some(literals.iter().any(|literal| {
-                    compare(value, Value::of(literal)) == Some(Ordering::Equal)
-                })),
-            },
+            Self::In(operand, literals) => {
+                match operand.value(row)? {
+                    Value::Null => None,
+                    value => Some(literals.iter().any(|literal| {
+                        compare(value, Value::of(literal)) == Some(Ordering::Equal)
+                    })),
+                }
+            }
             Self::Like(operand, pattern) => match operand.value(row)? {
                 Value::Text(text) => Some(pattern.matches(text)),
                 _ => None,
@@ -179,7 +181,9 @@ fn compare(one: Value<'_>, other: Value<'_>) -> Option<Ordering> {
         (Value::Integer(one), Value::Integer(other)) => Some(one.cmp(&other)),
         (Value::Float(one), Value::Float(other)) => one.partial_cmp(&other),
         (Value::Integer(one), Value::Float(other)) => compare_mixed(one, other),
-        (Value::Float(one), Value::Integer(other)) => compare_mixed(other, one).map(Ordering::reverse),
+        (Value::Float(one), Value::Integer(other)) => {
+            compare_mixed(other, one).map(Ordering::reverse)
+        }
         (Value::Text(one), Value::Text(other)) => Some(one.cmp(other)),
         (Value::Boolean(one), Value::Boolean(other)) => Some(one.cmp(&other)),
         _ => None,

@@ -66,9 +66,8 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Mistake> {
 fn token(text: &str, at: usize, first: char) -> Result<(TokenKind, usize), Mistake> {
     let rest = &text[at..];
     if first == '\'' || first == '"' {
-        let (content, length) = quoted(rest, first).ok_or_else(|| {
-            Mistake::new(at..text.len(), format!("the quote {first} has no end"))
-        })?;
+        let (content, length) = quoted(rest, first)
+            .ok_or_else(|| Mistake::new(at..text.len(), format!("the quote {first} has no end")))?;
         return Ok(match first {
             '\'' => (TokenKind::Text(content), length),
             _ => (TokenKind::Column(content), length),
@@ -81,7 +80,10 @@ fn token(text: &str, at: usize, first: char) -> Result<(TokenKind, usize), Mista
         let length = rest.find(|next| !is_of_name(next)).unwrap_or(rest.len());
         let name = &rest[..length];
         let word = WORDS.into_iter().find(|word| name.eq_ignore_ascii_case(word));
-        return Ok((word.map_or_else(|| TokenKind::Column(name.to_owned()), TokenKind::Word), length));
+        return Ok((
+            word.map_or_else(|| TokenKind::Column(name.to_owned()), TokenKind::Word),
+            length,
+        ));
     }
     // The longest sign decides, so that `<>` and `===` are not read as two.
     let foreign = FOREIGN.into_iter().filter(|(sign, _)| rest.starts_with(sign));
@@ -96,7 +98,9 @@ fn token(text: &str, at: usize, first: char) -> Result<(TokenKind, usize), Mista
             Err(Mistake::new(at..at + sign.len(), message))
         }
         _ => {
-            let message = format!("{first:?} has no meaning here; texts are in single quotes, names with other characters than letters, digits, `_` and `.` in double quotes");
+            let message = format!(
+                "{first:?} has no meaning here; texts are in single quotes, names with other characters than letters, digits, `_` and `.` in double quotes"
+            );
             Err(Mistake::new(at..at + first.len_utf8(), message))
         }
     }
@@ -142,7 +146,8 @@ fn number(rest: &str, at: usize) -> Result<(TokenKind, usize), Mistake> {
     // Rust reads `inf`, `nan` and `1_` too; a number begins with a digit and has no other letters.
     let is_plain = digits.chars().all(|next| next.is_ascii_digit() || "+-.eE".contains(next));
     let integer = digits.parse().map(TokenKind::Integer).ok();
-    let float = || digits.parse().ok().filter(|float: &f64| float.is_finite()).map(TokenKind::Float);
+    let float =
+        || digits.parse().ok().filter(|float: &f64| float.is_finite()).map(TokenKind::Float);
     match integer.or_else(float).filter(|_| is_plain) {
         Some(kind) => Ok((kind, length)),
         None => Err(Mistake::new(at..at + length, format!("`{written}` is not a number"))),

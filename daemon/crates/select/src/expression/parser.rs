@@ -65,7 +65,10 @@ impl Comparison {
 pub(super) fn parse(text: &str) -> Result<(Tree, Vec<String>), Mistake> {
     let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, columns: Vec::new() };
     if parser.next().kind == TokenKind::End {
-        return Err(Mistake::new(0..text.len(), "it is empty; leave the key out to keep all samples"));
+        return Err(Mistake::new(
+            0..text.len(),
+            "it is empty; leave the key out to keep all samples",
+        ));
     }
     let tree = parser.any()?;
     match parser.next().kind {
@@ -113,9 +116,10 @@ impl Parser {
             TokenKind::End => "it ends here, and ".to_owned(),
             TokenKind::Word(word) => format!("`{word}` is here, and "),
             TokenKind::Sign(sign) => format!("`{sign}` is here, and "),
-            TokenKind::Column(_) | TokenKind::Text(_) | TokenKind::Integer(_) | TokenKind::Float(_) => {
-                String::new()
-            }
+            TokenKind::Column(_)
+            | TokenKind::Text(_)
+            | TokenKind::Integer(_)
+            | TokenKind::Float(_) => String::new(),
         };
         Mistake::new(span.clone(), format!("{found}{expected} is expected"))
     }

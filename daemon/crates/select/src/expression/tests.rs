@@ -20,7 +20,8 @@ fn condition(text: &str) -> Result<(Condition, Vec<Value<'static>>), Mistake> {
     let expression = Expression::parse(text)?;
     let find = |name: &String| COLUMNS.iter().find(|(known, ..)| known == name);
     let types: Vec<_> = expression.columns().iter().map(|name| Some(find(name)?.1)).collect();
-    let row = expression.columns().iter().map(|name| find(name).map_or(Value::Null, |column| column.2));
+    let row =
+        expression.columns().iter().map(|name| find(name).map_or(Value::Null, |column| column.2));
     let row = row.collect();
     expression.with_columns(&types).map(|condition| (condition, row))
 }

@@ -61,7 +61,10 @@ impl Checker<'_> {
             Node::Column(_) | Node::Literal(_) => {
                 let found = self.type_of(tree)?;
                 if !matches!(found, Type::Boolean | Type::Written) {
-                    let message = format!("it is {}, and a condition is true or false; compare it with something", found.word());
+                    let message = format!(
+                        "it is {}, and a condition is true or false; compare it with something",
+                        found.word()
+                    );
                     return Err(Mistake::new(tree.span.clone(), message));
                 }
                 Test::Is(self.operand(tree, Type::Boolean)?)

@@ -2,11 +2,9 @@
 //! threads, and the lengths saved next to the index.
 //!
 //! The saved file has a key of what the lengths are of (the dataset, its index file, the source); another key is no
-//! error, the lengths are then learned again. It is read whole and checked by its digest.
+//! error, the lengths are then learned again.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -14,20 +12,21 @@ use std::time::Duration;
 
 use forebay_config::{Config, LengthUnit};
 use forebay_dataset::opening::read_sample;
-use forebay_dataset::{DatasetError, OpenOptions, Opened, ScanProgress, open_beside, path_beside};
+use forebay_dataset::{
+    DatasetError, FileKey, OpenOptions, Opened, ScanProgress, file_key, path_beside, read_checked,
+    save_checked,
+};
 use forebay_keys::ConfigError;
 use forebay_media::decode::Decoders;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::location::SampleBytes;
 use forebay_storage::{Retries, StorageError};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{UNKNOWN, as_length, substitutes, value};
 use crate::ground::stream_error::StreamError;
 
 /// The first bytes of a saved file: its name and the layout's number.
 const MAGIC: [u8; 8] = *b"FBLENS\0\x01";
-const DIGEST_BYTES: usize = 32;
 /// Samples that a thread takes at once: neighbours are often in one file.
 const SAMPLES_AT_ONCE: usize = 256;
 /// More threads do not make reading faster.
@@ -64,7 +63,7 @@ pub(super) fn lengths(
         }
     };
     let place = opened.report.path.as_deref().and_then(|index| {
-        let key = key_of(index, &dataset.fingerprint(), &source)?;
+        let key = file_key(index, &dataset.fingerprint(), &source)?;
         let name =
             blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
         Some((path_beside(index, &format!(".lengths-{}", &name.to_hex()[..16])), key))
@@ -93,73 +92,24 @@ pub(super) fn lengths(
     Ok(lengths)
 }
 
-/// What the saved lengths are of: the dataset, the index file that is used, and the source.
-fn key_of(index: &Path, fingerprint: &[u8; 32], source: &str) -> Option<[u8; DIGEST_BYTES]> {
-    let status = std::fs::metadata(index).ok()?;
-    let mut hasher = blake3::Hasher::new_derive_key("forebay key of saved lengths");
-    hasher.update(fingerprint);
-    for number in [status.mtime(), status.mtime_nsec(), status.size().cast_signed()] {
-        hasher.update(&number.to_le_bytes());
-    }
-    hasher.update(source.as_bytes());
-    Some(*hasher.finalize().as_bytes())
-}
-
 /// The saved lengths; `None`: others, or a damaged file.
 fn read_saved(
     path: &Path,
-    key: &[u8; DIGEST_BYTES],
+    key: &FileKey,
     count: usize,
     is_configured: bool,
 ) -> io::Result<Option<Vec<u32>>> {
-    if !path.try_exists()? {
-        return Ok(None);
-    }
-    let (mut file, _) = open_beside(path, is_configured)?;
-    let expected = MAGIC.len() + 2 * DIGEST_BYTES + 4 * count;
-    if file.metadata()?.len() != expected as u64 {
-        return Ok(None);
-    }
-    let mut bytes = Vec::with_capacity(expected);
-    file.read_to_end(&mut bytes)?;
-    let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else { return Ok(None) };
-    let head = [&MAGIC[..], key].concat();
-    if !body.starts_with(&head) || blake3::hash(body).as_bytes() != digest {
-        return Ok(None);
-    }
-    let lengths = body[head.len()..].as_chunks().0;
-    Ok(Some(lengths.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()))
+    let bytes = read_checked(path, (MAGIC, key), 4 * count, is_configured)?;
+    let lengths = |bytes: Vec<u8>| {
+        let lengths = bytes.as_chunks().0;
+        lengths.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
+    };
+    Ok(bytes.map(lengths))
 }
 
-/// Writes the file beside its place and renames it.
-fn save(path: &Path, key: &[u8; DIGEST_BYTES], lengths: &[u32]) -> io::Result<()> {
-    let mut bytes = [&MAGIC[..], key].concat();
-    bytes.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
-    let digest = *blake3::hash(&bytes).as_bytes();
-    bytes.extend(digest);
-    // Each process has another name, also one of the same number in another container; a file that a killed process has
-    // left is in nobody's way.
-    let beside = path_beside(path, &format!(".partial-{:016x}", random()?));
-    let written = write_new(&beside, &bytes).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
-}
-
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(u64::from_le_bytes(bytes))
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_data()
+fn save(path: &Path, key: &FileKey, lengths: &[u32]) -> io::Result<()> {
+    let bytes: Vec<u8> = lengths.iter().flat_map(|length| length.to_le_bytes()).collect();
+    save_checked(path, (MAGIC, key), &bytes)
 }
 
 /// Why learning has ended early.
@@ -366,22 +316,5 @@ mod tests {
         save(&path, &key, &lengths).unwrap();
         assert_eq!(read(key, 3), Some(lengths));
         assert_eq!((read([8; 32], 3), read(key, 4)), (None, None));
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[45] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-        assert_eq!(read(key, 3), None, "damaged");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
-    }
-
-    #[test]
-    fn files_left_by_a_killed_process_do_not_prevent_saving() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.lengths");
-        let left = path_beside(&path, &format!(".partial-{}", std::process::id()));
-        std::fs::write(&left, "some").unwrap();
-        save(&path, &[7; 32], &[3]).unwrap();
-        assert_eq!(read_saved(&path, &[7; 32], 1, true).unwrap(), Some(vec![3]));
-        assert_eq!(std::fs::read(&left).unwrap(), b"some");
-        assert_ne!(random().unwrap(), random().unwrap());
     }
 }
