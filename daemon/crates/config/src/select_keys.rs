@@ -106,7 +106,7 @@ const SPLIT: &str = "a table such as { part = \"train\", fractions = { train = 0
 
 kinds! {
     /// A condition on samples.
-    [pub] Condition as String: "a condition such as \"score > 0.5 and split == 'train'\"", type "string";
+    [pub] Condition as String: "a condition such as \"score > 0.5 and split == 'train'\"", type "a string";
     read(value) {
         let text = value.as_text()?;
         Expression::parse(text).is_ok().then(|| text.to_owned())

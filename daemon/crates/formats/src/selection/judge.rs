@@ -143,7 +143,7 @@ impl Known<'_> {
             _ => String::new(),
         };
         let names: Vec<_> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
-        format!("{near} A condition may use {}{more}", names.join(", "))
+        format!("{near} There are {}{more}", names.join(", "))
     }
 }
 

@@ -63,9 +63,14 @@ pub(super) fn lengths(
         }
     };
     let place = opened.report.path.as_deref().and_then(|index| {
-        let key = file_key(index, &dataset.fingerprint(), &source)?;
-        let name =
-            blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
+        let fingerprint = dataset.fingerprint();
+        let key = file_key(index, &fingerprint, &source)?;
+        let mut of = source.clone().into_bytes();
+        if dataset.kept().is_some() {
+            // Selections of one dataset, such as its parts, have files of their own.
+            of.extend(fingerprint);
+        }
+        let name = blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", &of));
         Some((path_beside(index, &format!(".lengths-{}", &name.to_hex()[..16])), key))
     });
     let is_configured = config.dataset.index.is_some();
