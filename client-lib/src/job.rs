@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_protocol::frames::Attached;
-use forebay_protocol::identity::Identity;
+use forebay_protocol::identity::{Identity, SELECTED};
 use forebay_protocol::ids::Position;
 use forebay_protocol::launcher::Environment;
 
@@ -54,11 +54,18 @@ pub fn describe_state(state: Option<&State>) -> String {
     )
 }
 
-/// The number of samples in all datasets of a stream; an epoch may draw more or fewer.
+/// The number of samples in all datasets of a stream, which ids are below; an epoch may draw more or fewer.
 #[must_use]
 pub fn sample_count(terms: &Attached) -> u64 {
     let count = terms.identity.get("samples").and_then(|count| count.parse().ok());
     count.unwrap_or(terms.samples_per_epoch)
+}
+
+/// The number of samples that are used: all, unless `dataset.where` or `dataset.split` selects some.
+#[must_use]
+pub fn selected_count(terms: &Attached) -> u64 {
+    let count = terms.identity.get(SELECTED).and_then(|count| count.parse().ok());
+    count.unwrap_or_else(|| sample_count(terms))
 }
 
 /// Compares this rank with the launcher's expectation and, unless `group` is `None`, with the ranks of its group in the

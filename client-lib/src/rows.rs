@@ -16,7 +16,7 @@ use nix::poll::PollFlags;
 
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::job::sample_count;
+use crate::job::{sample_count, selected_count};
 use crate::link::{Ending, Link, check_version, unexpected};
 use crate::patience::Patience;
 use crate::ring::{Ring, Segments};
@@ -106,8 +106,21 @@ impl Rows {
     /// [`Error::HoldLimit`] if too many batches are held; [`Error::Timeout`] without progress; [`Error::Config`] for
     /// keys that are too many, none, or not in the dataset; the errors of a connection that has ended.
     pub fn get(&mut self, keys: &[RowKey]) -> Result<Batch, Error> {
+        self.get_as(keys, false)
+    }
+
+    /// As [`get`](Self::get), where keys have the samples' ids, as batches have them in the field `index`: they differ from
+    /// the numbers of the samples that are used if the configuration selects samples. Others are made as well.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_by_id(&mut self, keys: &[RowKey]) -> Result<Batch, Error> {
+        self.get_as(keys, true)
+    }
+
+    fn get_as(&mut self, keys: &[RowKey], by_id: bool) -> Result<Batch, Error> {
         self.ring.check_process()?;
-        self.check_keys(keys)?;
+        self.check_keys(keys, by_id)?;
         if let Some(error) = &self.lost {
             return Err(error.clone());
         }
@@ -121,7 +134,7 @@ impl Rows {
             self.link.hang_up();
         }
         let begun = Instant::now();
-        let result = self.request(keys);
+        let result = self.request(keys, by_id);
         self.waited += begun.elapsed();
         self.ring.show_waited(self.waited);
         if let Err(Error::Interrupted(_) | Error::Timeout { .. }) = &result {
@@ -130,13 +143,13 @@ impl Rows {
         result
     }
 
-    fn request(&mut self, keys: &[RowKey]) -> Result<Batch, Error> {
+    fn request(&mut self, keys: &[RowKey], by_id: bool) -> Result<Batch, Error> {
         let mut patience = Patience::begin(Instant::now());
         let mut progress = None;
         let mut is_sent = false;
         loop {
             if !is_sent {
-                is_sent = self.reattach()? && self.ask(keys)?;
+                is_sent = self.reattach()? && self.ask(keys, by_id)?;
             }
             if is_sent {
                 match self.look()? {
@@ -156,7 +169,7 @@ impl Rows {
         }
     }
 
-    fn check_keys(&self, keys: &[RowKey]) -> Result<(), Error> {
+    fn check_keys(&self, keys: &[RowKey], by_id: bool) -> Result<(), Error> {
         let most = self.most_rows();
         if keys.is_empty() || keys.len() > most {
             return Err(Error::Config(format!(
@@ -164,7 +177,10 @@ impl Rows {
                 keys.len()
             )));
         }
-        let samples = sample_count(&self.terms);
+        let samples = match by_id {
+            true => sample_count(&self.terms),
+            false => selected_count(&self.terms),
+        };
         match keys.iter().find(|key| key.sample >= samples) {
             Some(key) => Err(Error::Config(format!(
                 "sample {} is asked for, and there are {samples} samples",
@@ -179,9 +195,9 @@ impl Rows {
     }
 
     /// Sends the next request. False: the daemon is gone.
-    fn ask(&mut self, keys: &[RowKey]) -> Result<bool, Error> {
+    fn ask(&mut self, keys: &[RowKey], by_id: bool) -> Result<bool, Error> {
         self.request += 1;
-        let request = RowsRequest { request: self.request, rows: keys.to_vec() };
+        let request = RowsRequest { request: self.request, rows: keys.to_vec(), by_id };
         match self.link.send(&ClientFrame::Ask(request), &[]) {
             Ok(()) => Ok(true),
             Err(Error::DaemonLost(_)) if self.is_restartable() => {

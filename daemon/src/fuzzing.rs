@@ -14,6 +14,7 @@ pub use forebay_formats::fuzzing::{
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
+pub use forebay_select::fuzzing::condition;
 #[cfg(feature = "text")]
 pub use forebay_text::fuzzing::{conversation, text, tokenizer};
 
@@ -23,6 +24,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("bmp", bmp),
     ("cache_entry", cache_entry),
     ("coco", coco),
+    ("condition", condition),
     ("config", config),
     #[cfg(feature = "text")]
     ("conversation", conversation),

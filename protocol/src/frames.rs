@@ -99,12 +99,15 @@ pub struct RowsRequest {
     pub request: u64,
     /// From one to a batch of rows, at most [`MAX_ROWS_OF_REQUEST`].
     pub rows: Vec<RowKey>,
+    /// Whether `sample` is the sample's id. Otherwise it is its number among the samples that are used, in the order of
+    /// their ids; the two differ if `dataset.where` or `dataset.split` selects samples.
+    pub by_id: bool,
 }
 
 /// What a row is made of, besides the stream: the same key gives the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RowKey {
-    /// The sample's id, below the number of samples.
+    /// The sample's id, or its number among the samples that are used.
     pub sample: u64,
     /// Which occurrence of the sample it is; the epoch, if each sample occurs once in an epoch.
     pub pass: u64,

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// The key of an epoch's draws, unless an epoch has each sample of one dataset once.
 pub const DRAWS_OF_AN_EPOCH: &str = "draws";
 
+/// The key of the number of samples that are used, if not all are.
+pub const SELECTED: &str = "selected";
+
 /// The key of a trainer's Dataset object: its class, length and source.
 pub const DATASET_OBJECT: &str = "object";
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use forebay_client::job::sample_count;
+use forebay_client::job::{sample_count, selected_count};
 use forebay_client::rows::{RowKey, Rows};
 use forebay_client::{Error, Target};
 use pyo3::prelude::*;
@@ -22,6 +22,7 @@ pub(crate) struct RowSession {
     pending: PendingException,
     collector: Collector,
     samples: u64,
+    ids: u64,
     most_rows: usize,
 }
 
@@ -53,14 +54,21 @@ impl RowSession {
         let rows = rows.map_err(|error| raise(py, &pending, &error))?;
         let terms = rows.terms();
         let collector = Collector::new(py, &terms.tensors, terms.batch_size)?;
-        let (samples, most_rows) = (sample_count(terms), rows.most_rows());
-        Ok(Self { rows: Mutex::new(Some(rows)), pending, collector, samples, most_rows })
+        let (samples, most_rows) = (selected_count(terms), rows.most_rows());
+        let ids = sample_count(terms);
+        Ok(Self { rows: Mutex::new(Some(rows)), pending, collector, samples, ids, most_rows })
     }
 
-    /// The number of samples.
+    /// The number of samples that are used.
     #[getter]
     fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// The number of all samples, which ids are below.
+    #[getter]
+    fn ids(&self) -> u64 {
+        self.ids
     }
 
     /// The maximum number of rows of a request.
@@ -69,17 +77,23 @@ impl RowSession {
         self.most_rows
     }
 
-    /// The arrays of a batch with a row for each sample, over the batch's slot.
+    /// The arrays of a batch with a row for each sample, over the batch's slot. `by_id`: samples are ids, not numbers among
+    /// those that are used.
+    #[pyo3(signature = (samples, pass, by_id=false))]
     fn get<'py>(
         &self,
         py: Python<'py>,
         samples: Vec<u64>,
         pass: u64,
+        by_id: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
         let keys: Vec<_> = samples.into_iter().map(|sample| RowKey { sample, pass }).collect();
         let found = py.detach(|| {
             let mut rows = lock(&self.rows);
-            rows.as_mut().map_or(Err(Error::Closed), |rows| rows.get(&keys))
+            rows.as_mut().map_or(Err(Error::Closed), |rows| match by_id {
+                true => rows.get_by_id(&keys),
+                false => rows.get(&keys),
+            })
         });
         let batch = found.map_err(|error| raise(py, &self.pending, &error))?;
         self.collector.collect(py, batch)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_client::job::{identity, sample_count};
+use forebay_client::job::{identity, sample_count, selected_count};
 use forebay_client::{Builder, Error, Loader, Next, Position, State, Target};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
@@ -264,6 +264,7 @@ impl Session {
         dict.set_item("by_length", terms.pools.is_some())?;
         dict.set_item("epochs", terms.epochs)?;
         dict.set_item("samples", sample_count(&terms))?;
+        dict.set_item("selected", selected_count(&terms))?;
         dict.set_item("hold", terms.hold)?;
         dict.set_item("identity", identity(&terms, placement.world_size).to_string())?;
         dict.set_item("rank", placement.rank)?;

@@ -181,7 +181,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     )?;
     let (next, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
     let failures = Mutex::new(Vec::new());
-    let samples = opened.dataset.sample_count();
+    let samples = opened.dataset.kept_count();
     let (begun, notice) = (Instant::now(), Mutex::new(Notice::new()));
     let read_all = |pass_begun: Instant| {
         let (mut buffer, mut locations) = (Vec::new(), Vec::new());
@@ -192,7 +192,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
                 return;
             }
             locations.clear();
-            opened.dataset.locate(SampleId(number), &mut locations);
+            opened.dataset.locate(opened.dataset.kept_at(number), &mut locations);
             for location in &locations {
                 match read(&opened, *location, config, &mut buffer) {
                     Ok(()) => {

@@ -100,7 +100,8 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             .map(|(name, threads)| serde_json::json!({ "name": name, "threads": threads }));
         serde_json::json!({
             "name": stream.name(),
-            "samples": stream.sample_count(),
+            "samples": stream.kept_count(),
+            "of": stream.sample_count(),
             "stages": stages.collect::<Vec<_>>(),
             "expect": expectation(stream, world_size),
             "draws_per_epoch": stream.selection().draws_per_epoch(),
@@ -186,16 +187,13 @@ fn describe(
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
         config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
-    let (samples, draws) = (stream.sample_count(), schedule.samples());
-    let each_once = matches!(
-        stream.selection(),
-        Selection::Once(_) | Selection::InBlocks(_) | Selection::Except(_)
-    );
-    if let Selection::Except(except) = stream.selection() {
-        let (kept, left_out) = (except.kept(), except.left_out());
+    let (samples, draws) = (stream.kept_count(), schedule.samples());
+    let each_once = matches!(stream.selection(), Selection::Once(_) | Selection::InBlocks(_));
+    if stream.too_long() > 0 {
+        let left_out = stream.too_long();
         line(
             "samples",
-            format!("{kept} an epoch, {epochs}; {left_out} longer than batch.budget are left out"),
+            format!("{draws} an epoch, {epochs}; {left_out} longer than batch.budget are left out"),
         );
     } else if each_once {
         line("samples", format!("{samples} an epoch, {epochs}"));

@@ -44,6 +44,9 @@ pub(super) fn index(arguments: &IndexArguments) -> anyhow::Result<ExitCode> {
                 let _ = writeln!(std::io::stderr(), "{name}: {warning}");
             }
             print_line(describe(&name, &report))?;
+            if let Some(selected) = &report.selected {
+                print_line(format!("{name}: {selected}"))?;
+            }
             if let Some(changes) = &report.changes {
                 print_line(format!("{name}: {changes}"))?;
             }
@@ -85,7 +88,7 @@ fn learn(config: Config) -> anyhow::Result<String> {
         OpenOptions::default(),
         Clock::system(),
     )?;
-    let (learning, begun, all) = (Learning::default(), Instant::now(), stream.sample_count());
+    let (learning, begun, all) = (Learning::default(), Instant::now(), stream.kept_count());
     let learned = std::thread::scope(|scope| {
         let run = scope.spawn(|| learning.run(&stream, threads));
         let mut last = begun;

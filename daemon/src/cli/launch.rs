@@ -234,7 +234,7 @@ fn log_dataset(stream: &Stream) {
     tracing::info!(
         target: logging::DATASET,
         stream = stream.name(),
-        samples = stream.sample_count(),
+        samples = stream.kept_count(),
         classes,
         "dataset opened"
     );

@@ -131,7 +131,11 @@ fn bytes_of_every_client_frame_are_pinned() {
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Files { samples: vec![3] } }),
         ClientFrame::Names(NamesRequest { request: 1, of: NamesOf::Labels { from: 4 } }),
         ClientFrame::AttachRows { stream: Some("s".into()) },
-        ClientFrame::Ask(RowsRequest { request: 1, rows: vec![RowKey { sample: 2, pass: 3 }] }),
+        ClientFrame::Ask(RowsRequest {
+            request: 1,
+            rows: vec![RowKey { sample: 2, pass: 3 }],
+            by_id: true,
+        }),
     ];
     let golden = "
         00000000010000000300000000000000302e31

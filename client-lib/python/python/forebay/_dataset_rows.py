@@ -30,9 +30,11 @@ class Dataset:
 
     ``dataset[i]`` is a dict with the row of each field as a NumPy array. A slice, a list or an array of indices gives a
     dict of arrays with a row for each of them (of lists, for ragged fields). Iterating goes through the samples in the
-    order of their ids. A sample's random operations are those of the epoch ``epoch``: the same sample and epoch have
-    the same bytes as in a loader's batch, in any process (with ``order.weights`` the number of the draw takes the
-    epoch's place, in a mixture and with ``order.samples_per_epoch`` the pass of the dataset).
+    order of their ids. If ``dataset.where`` or ``dataset.split`` selects samples, indices count the selected ones, and
+    the field ``index`` has their ids in the whole dataset. A sample's random operations are those of the epoch
+    ``epoch``: the same sample and epoch have the same bytes as in a loader's batch, in any process (with
+    ``order.weights`` the number of the draw takes the epoch's place, in a mixture and with ``order.samples_per_epoch``
+    the pass of the dataset).
 
     It is a map-style Dataset for PyTorch's ``DataLoader``, also with workers: each process that uses it, forked or
     spawned, opens a session of its own. Threads may share it.
@@ -123,6 +125,17 @@ class Dataset:
         (row,) = self._rows([self._checked(index)])
         return row
 
+    def by_ids(self, ids: Indices) -> dict[str, Any]:
+        """The rows of samples by their ids, as the field ``index`` has them: a dict of arrays.
+
+        Ids are those of the whole dataset. They are the indices of ``dataset[…]``, unless ``dataset.where`` or
+        ``dataset.split`` selects samples; samples that these leave out can be had by id too.
+        """
+        count = self._attached().ids
+        if isinstance(ids, slice):
+            return self._stacked(range(*ids.indices(count)), by_id=True)
+        return self._stacked([self._checked(one, count) for one in ids], by_id=True)
+
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """Several rows; PyTorch's ``DataLoader`` fetches a batch by one call."""
         return self._rows([self._checked(index) for index in indices])
@@ -132,19 +145,20 @@ class Dataset:
         for start in range(0, self._length, most):
             yield from self._rows(range(start, min(start + most, self._length)))
 
-    def _checked(self, index: SupportsIndex) -> int:
+    def _checked(self, index: SupportsIndex, count: Optional[int] = None) -> int:
+        count = self._length if count is None else count
         number = operator.index(index)
-        if not -self._length <= number < self._length:
-            raise IndexError(f"index {number} of {self._length} samples")
-        return number % self._length
+        if not -count <= number < count:
+            raise IndexError(f"index {number} of {count} samples")
+        return number % count
 
-    def _requests(self, indices: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _requests(self, indices: Sequence[int], by_id: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """The batches of the indices, each with its number of rows. Copies, so that the batch's slot is free again."""
         session = self._attached()
         for start in range(0, len(indices), session.most_rows):
             part = list(indices[start : start + session.most_rows])
             with self._asking:
-                copies = {name: values.copy() for name, values in session.get(part, self._epoch).items()}
+                copies = {name: values.copy() for name, values in session.get(part, self._epoch, by_id).items()}
             yield len(part), copies
 
     def _rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
@@ -155,10 +169,10 @@ class Dataset:
             for row in range(count)
         ]
 
-    def _stacked(self, indices: Sequence[int]) -> dict[str, Any]:
+    def _stacked(self, indices: Sequence[int], by_id: bool = False) -> dict[str, Any]:
         found: dict[str, list[Any]] = {}
         ragged = set()
-        for _, batch in self._requests(indices):
+        for _, batch in self._requests(indices, by_id):
             for name, values in batch.items():
                 if isinstance(values, Ragged):
                     ragged.add(name)

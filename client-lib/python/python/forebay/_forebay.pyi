@@ -30,6 +30,7 @@ class Terms(TypedDict):
 
 class RowSession:
     samples: int
+    ids: int
     most_rows: int
     def __init__(
         self,
@@ -42,7 +43,7 @@ class RowSession:
         program: Path | None,
         shared: str | None = None,
     ) -> None: ...
-    def get(self, samples: list[int], epoch: int) -> dict[str, Any]: ...
+    def get(self, samples: list[int], epoch: int, by_id: bool = False) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 class Session:

@@ -79,8 +79,9 @@ class Loader:
         stages: your own functions or classes, as ``{"augment": augment}``: sets the key ``python`` of the ``[[stage]]``
             of that name; a new name adds a last stage. Each is called as ``function(sample, rng)`` in worker
             processes (docs/guide/python.md), so it must be defined at the top of a module or of the script.
-        preset, batch_size, epochs, seed, shuffle: the keys ``preset``, ``batch.size``, ``order.epochs``, ``order.seed``
-            and ``order.shuffle`` of the configuration, over its own. All other keys go into ``overrides``.
+        preset, batch_size, epochs, seed, shuffle, part: the keys ``preset``, ``batch.size``, ``order.epochs``,
+            ``order.seed``, ``order.shuffle`` and ``dataset.split.part`` of the configuration, over its own. All other
+            keys go into ``overrides``.
 
     Raises:
         ConfigError: the target, the configuration, the dataset, the rank or an argument is refused, or ranks differ.
@@ -401,7 +402,7 @@ class Loader:
             target, overrides, timeout, keywords = self._dataset_arguments
             self._dataset = Dataset(target, overrides=overrides, timeout=timeout, **keywords)
         self._dataset.set_epoch(self.epoch if epoch is None else epoch)
-        return self._dataset[indices]
+        return self._dataset.by_ids(indices)
 
     def close(self) -> None:
         """Ends the session and a private daemon. Arrays stay valid as long as they are referenced.
@@ -461,11 +462,11 @@ class Loader:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples in the dataset, of all ranks together.
+        """The number of samples of all ranks together: those of the dataset that the configuration selects.
 
         An epoch of mixtures or weights may draw another number; ``len(loader)`` counts this rank's batches.
         """
-        return self._terms["samples"]
+        return self._terms["selected"]
 
     @property
     def hold(self) -> int:

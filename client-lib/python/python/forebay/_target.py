@@ -32,6 +32,7 @@ class ConfigKeys(TypedDict, total=False):
     epochs: Optional[int]
     seed: Optional[int]
     shuffle: Union[bool, Literal["blocks"], None]
+    part: Optional[str]
     stages: Optional[Mapping[str, Callable[..., Any]]]
     # Of a Dataset object.
     transform: Optional[Callable[[Any], Any]]
@@ -94,6 +95,7 @@ _KEYS = {
     "epochs": "order.epochs",
     "seed": "order.seed",
     "shuffle": "order.shuffle",
+    "part": "dataset.split.part",
 }
 
 

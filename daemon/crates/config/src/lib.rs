@@ -21,6 +21,7 @@ mod overrides;
 mod presets;
 mod reference;
 mod sample_command;
+mod select_keys;
 mod single_keys;
 mod stages;
 mod weight_steps;
@@ -39,6 +40,7 @@ pub use operations::{BatchOperations, Operations};
 pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;
 pub use reference::Reference;
+pub use select_keys::SplitKeys;
 pub use single_keys::{BadSampleBudget, Concurrency, Shuffle};
 pub use stages::{
     Arguments as KeywordArguments, FetchConfig, PythonConfig, PythonTarget, StageConfig,

@@ -9,6 +9,7 @@ use crate::by_class::GroupBy;
 use crate::by_length::{Budget, check_batch};
 use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
+use crate::select_keys::{Condition, SplitTable};
 use crate::single_keys::{
     Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle,
     SocketPath,
@@ -67,6 +68,14 @@ keys! {
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path` or as `loader.paths()` gives it
         pub ids: LocalPath, "", absent("all samples");
+        /// use only the samples for which this is true, such as `"score > 0.5 and split == 'train'"`: a condition over
+        /// columns, names, labels and sizes, evaluated when the dataset is opened; see
+        /// [Select and split](../how-to/select-and-split.md)
+        pub condition as "where": Condition, "", absent("all samples");
+        /// use only one part of the samples: parts are disjoint and stay the same when samples are added, by a hash of the
+        /// sample's path or key, or of the column `by`; `seed` is 0 by default, and never `order.seed`. See
+        /// [Select and split](../how-to/select-and-split.md)
+        pub split: SplitTable, "", absent("all samples");
         /// use only the first so many samples
         pub limit: AtLeastOne, "samples", absent("all");
         /// where the scanned list of files is saved

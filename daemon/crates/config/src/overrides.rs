@@ -143,6 +143,15 @@ impl Override {
                 }
                 Ok(())
             }
+            // A part is one of all datasets that are split.
+            Value::Array(items) if parent == "dataset" && step == "split" && !is_last => {
+                let mut split = items.iter_mut().filter(|item| item.get("split").is_some());
+                let Some(first) = split.next() else {
+                    return Err(self.error("no `[[dataset]]` has a `split` table"));
+                };
+                self.apply_from(first, depth)?;
+                split.try_for_each(|item| self.apply_from(item, depth))
+            }
             Value::Array(items) => {
                 let index = match find_element(items, step) {
                     Ok(index) => index,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
+use forebay_select::Subset;
 use forebay_storage::version::ObjectStamp;
 
 use crate::opening::{IndexReport, Opened};
@@ -32,6 +33,8 @@ struct Joined {
     fields: Vec<Field>,
     direct_read: Option<DirectRead>,
     classes: Vec<String>,
+    /// The samples that are used, if one of the datasets has a selection.
+    kept: Option<Arc<Subset>>,
 }
 
 #[derive(Debug)]
@@ -180,7 +183,12 @@ impl Joined {
             }
             None => first.dataset.classes().to_vec(),
         };
-        Self { direct_read: direct_read.flatten(), fields, classes, parts }
+        let has_selection = parts.iter().any(|part| part.dataset.kept().is_some());
+        let each = parts
+            .iter()
+            .map(|part| (part.dataset.sample_count(), part.dataset.kept().map(AsRef::as_ref)));
+        let kept = has_selection.then(|| Arc::new(Subset::joined(each)));
+        Self { direct_read: direct_read.flatten(), fields, classes, kept, parts }
     }
 
     /// The dataset of a sample, and the sample's number in it.
@@ -213,6 +221,10 @@ impl Dataset for Joined {
     fn sample_count(&self) -> u64 {
         let counts = self.parts.iter().map(|part| part.dataset.sample_count());
         counts.sum()
+    }
+
+    fn kept(&self) -> Option<&Arc<Subset>> {
+        self.kept.as_ref()
     }
 
     fn fields(&self) -> &[Field] {

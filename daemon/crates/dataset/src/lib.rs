@@ -2,13 +2,15 @@
 //!
 //! The trait [`Dataset`] is the interface to the engine and the operations. `field` describes samples, `opening` has
 //! the inputs and results of opening a dataset, `joined` combines several datasets. The crate `formats` has the
-//! formats, the crate `index` has saved indexes, and a `storage` reads bytes.
+//! formats, the crate `index` has saved indexes, and a `storage` reads bytes. `selected` is a dataset of which only some
+//! samples are used, and `columns` what conditions on samples are evaluated on.
 
 #![forbid(unsafe_code)]
 
 mod beside_index;
 pub mod blocks;
 pub mod classes;
+mod columns;
 mod description;
 pub mod error;
 mod field;
@@ -18,15 +20,17 @@ pub mod npy_header;
 pub mod opening;
 pub mod progress;
 pub mod runs;
+mod selected;
 pub mod sound;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 mod weights;
 
-pub use beside_index::{open_beside, path_beside};
+pub use beside_index::{FileKey, file_key, open_beside, path_beside, read_checked, save_checked};
 pub use blocks::{PageBytes, SampleBlocks};
 pub use classes::ClassSummary;
+pub use columns::{FileColumn, VisitColumns, stored_size};
 pub use description::Description;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};
@@ -34,13 +38,16 @@ pub use index_bytes::IndexBytes;
 pub use joined::{Disagreement, join};
 pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{FilesRead, ProgressCallback, ScanProgress, TextsMade, no_progress};
+pub use selected::Selected;
 pub use sound::{SoundCoding, SoundHeader};
 pub use weights::{SampleWeights, read_weights};
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
+use forebay_select::Subset;
 
 use forebay_storage::Storage;
 use forebay_storage::location::{ByteRange, FileTable, Location, SampleBytes};
@@ -49,6 +56,24 @@ use forebay_storage::location::{ByteRange, FileTable, Location, SampleBytes};
 pub trait Dataset: FileTable + std::fmt::Debug {
     /// The number of samples.
     fn sample_count(&self) -> u64;
+
+    /// The samples that are used; `None`: all. The ids are those of all samples.
+    fn kept(&self) -> Option<&Arc<Subset>> {
+        None
+    }
+
+    /// The number of samples that are used.
+    fn kept_count(&self) -> u64 {
+        self.kept().map_or_else(|| self.sample_count(), |kept| kept.kept())
+    }
+
+    /// The sample that is used after `number` others, in the order of ids.
+    ///
+    /// # Panics
+    /// The number is not below [`kept_count`](Self::kept_count).
+    fn kept_at(&self, number: u64) -> SampleId {
+        SampleId(self.kept().map_or(number, |kept| kept.id_of(number)))
+    }
 
     /// The fields of every sample, in order, without `index`.
     fn fields(&self) -> &[Field];
@@ -179,6 +204,39 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
         let _ = id;
         None
+    }
+
+    /// Appends what identifies a sample whatever other samples there are: its path below the root, or its key in an
+    /// archive. False: its name says its place among others.
+    ///
+    /// # Panics
+    /// The sample does not exist.
+    fn append_key(&self, id: SampleId, key: &mut Vec<u8>) -> bool {
+        let _ = (id, key);
+        false
+    }
+
+    /// The columns of its files, which have more than its fields; `None`: a condition uses the fields.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    fn columns(&self, storage: &dyn Storage) -> Result<Option<Vec<FileColumn>>, DatasetError> {
+        let _ = storage;
+        Ok(None)
+    }
+
+    /// Visits the values of some of its [`columns`](Self::columns) for all samples, in the order of ids.
+    ///
+    /// # Errors
+    /// A file cannot be read, or an error of `visit`.
+    fn visit_columns(
+        &self,
+        storage: &dyn Storage,
+        columns: &[usize],
+        visit: VisitColumns<'_>,
+    ) -> Result<(), DatasetError> {
+        let _ = (storage, columns, visit);
+        Ok(())
     }
 
     /// What the ranks of a job compare besides the fingerprint, as text, if it is more informative than digits.

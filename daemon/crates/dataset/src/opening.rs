@@ -75,8 +75,10 @@ impl Default for OpenOptions<'_> {
 /// What opening a dataset's index did.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct IndexReport {
-    /// The number of samples.
+    /// The number of samples, including those that a selection leaves out.
     pub samples: u64,
+    /// How many of them a selection keeps, and what selects them, as a sentence; `None`: all are used.
+    pub selected: Option<String>,
     /// The number of classes; 0 without labels.
     pub classes: u64,
     /// The size of the index in bytes, in its file or in memory.

@@ -53,7 +53,7 @@ pub fn run(format: &Format) {
 /// # Panics
 /// The format fails a check.
 pub fn run_permuted(format: &Format) {
-    let checks: [Check; 11] = [
+    let checks: [Check; 13] = [
         ("samples have the fields that are declared, each time the same", samples),
         ("samples are found by any thread", threads),
         (
@@ -65,6 +65,8 @@ pub fn run_permuted(format: &Format) {
         ("a listing that gives each name twice gives each sample once", repeated_names),
         ("a limit keeps the first samples", limit),
         ("listed ids select in the dataset's order", ids),
+        ("a selection keeps the ids and the rows of the whole", selection),
+        ("parts of a split are disjoint, and stay when samples are added", split),
         ("an array that is read directly is the array that is read by call", direct_read),
         ("what is no dataset is named", refusals),
         ("broken bytes are a defect on one line, and never a panic", hostile_bytes),
@@ -357,6 +359,83 @@ fn ids(format: &Format) {
         let message = listed(text).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
+}
+
+fn selection(format: &Format) {
+    let mut made = format.made(COUNT);
+    let whole = made.open();
+    if !format.has_names {
+        return;
+    }
+    let quoted = |id: u64| {
+        let mut name = Vec::new();
+        whole.dataset.append_name(SampleId(id), &mut name);
+        format!("'{}'", String::from_utf8(name).unwrap().replace('\'', "''"))
+    };
+    let (first, last) = (3, COUNT as u64 - 1);
+    made.config.condition = Some(format!("name in ({}, {})", quoted(last), quoted(first)));
+    let some = made.open();
+    let kept = some.dataset.kept().unwrap();
+    assert_eq!(kept.ids().collect::<Vec<_>>(), [first, last]);
+    assert_eq!((some.dataset.sample_count(), some.dataset.kept_count()), (COUNT as u64, 2));
+    assert_eq!([0, 1].map(|number| some.dataset.kept_at(number).0), [first, last]);
+    assert_eq!(
+        [first, last].map(|id| sample(&some, id)),
+        [first, last].map(|id| sample(&whole, id))
+    );
+    assert_eq!(some.dataset.fields(), whole.dataset.fields());
+    assert_ne!(some.dataset.fingerprint(), whole.dataset.fingerprint());
+    let counted = format!("kept 2 of {COUNT} samples by dataset.where");
+    assert_eq!(some.report.selected, Some(counted));
+    made.config.condition = Some("size >= 0 and name is not null".to_owned());
+    match made.open_with(OpenOptions::default()) {
+        Ok(all) => assert_eq!(all.dataset.kept_count(), COUNT as u64),
+        Err(error) => assert!(error.to_string().contains("share blocks"), "{error}"),
+    }
+    made.config.condition = Some("name == 'absent'".to_owned());
+    let message = made.failure().to_string();
+    assert!(message.contains(&format!("keeps none of {COUNT}")), "{message}");
+    made.config.condition = Some("nmae == 'x'".to_owned());
+    let message = made.failure().to_string();
+    assert!(message.contains("did you mean `name`?") && message.ends_with("    ^^^^"), "{message}");
+}
+
+fn split(format: &Format) {
+    let fractions = vec![("train".to_owned(), 0.5), ("val".to_owned(), 0.5)];
+    let keys = |part: &str| {
+        let (part, fractions) = (part.to_owned(), fractions.clone());
+        Some(forebay_config::SplitKeys { part, fractions, seed: 0, by: None })
+    };
+    // By name: another folder may have other ids.
+    let names = |count: usize, part: &str| {
+        let mut made = format.made(count);
+        made.config.split = keys(part);
+        let opened = made.open_with(OpenOptions::default())?;
+        let ids = opened.dataset.kept().unwrap().ids();
+        Ok::<_, DatasetError>(
+            ids.map(|id| {
+                let mut key = Vec::new();
+                assert!(opened.dataset.append_key(SampleId(id), &mut key));
+                key
+            })
+            .collect::<Vec<_>>(),
+        )
+    };
+    let train = match names(COUNT, "train") {
+        Ok(train) => train,
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.contains("set `by`"), "{message}");
+            return;
+        }
+    };
+    let val = names(COUNT, "val").unwrap();
+    assert_eq!(train.len() + val.len(), COUNT);
+    assert!(train.iter().all(|name| !val.contains(name)));
+    let more = names(COUNT + 20, "train").unwrap();
+    assert!(
+        train.iter().all(|name| more.contains(name)) && val.iter().all(|name| !more.contains(name))
+    );
 }
 
 fn direct_read(format: &Format) {

@@ -172,6 +172,11 @@ impl<R: FileReader> Dataset for FileSamples<R> {
         self.class(id).map(Ok)
     }
 
+    fn append_key(&self, id: SampleId, key: &mut Vec<u8>) -> bool {
+        self.index.append_path(id, key);
+        true
+    }
+
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
         self.reader.unpacked_bytes(bytes.all())
     }

@@ -20,7 +20,10 @@ use crate::file_samples::check_type;
 use crate::storages;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
-use forebay_dataset::{Dataset, Defect, Description, Field, FieldValue, IndexBytes, SampleBlocks};
+use forebay_dataset::{
+    Dataset, Defect, Description, Field, FieldValue, FileColumn, IndexBytes, SampleBlocks,
+    VisitColumns,
+};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::saved_index::{
@@ -175,6 +178,37 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
         &[]
     }
 
+    /// As [`Dataset::append_key`].
+    fn append_key(&self, _index: &Self::Index, _id: SampleId, _key: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// As [`Dataset::columns`]. `files`: the storage of the files that contain or list the samples.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    fn columns(
+        &self,
+        _index: &Self::Index,
+        _files: &dyn Storage,
+    ) -> Result<Option<Vec<FileColumn>>, DatasetError> {
+        Ok(None)
+    }
+
+    /// As [`Dataset::visit_columns`], with the storage of the files.
+    ///
+    /// # Errors
+    /// As [`Dataset::visit_columns`].
+    fn visit_columns(
+        &self,
+        _index: &Self::Index,
+        _files: &dyn Storage,
+        _columns: &[usize],
+        _visit: VisitColumns<'_>,
+    ) -> Result<(), DatasetError> {
+        Ok(())
+    }
+
     /// See `Description::notes`.
     fn notes(&self) -> Vec<(&'static str, String)> {
         Vec::new()
@@ -275,7 +309,7 @@ impl<F: Format> Opening<'_, F> {
             path: self.request.place.path.clone(),
             reason: "its fields cannot be read back; remove the index".to_owned(),
         })?;
-        let mut dataset = Indexed { index, fields: Vec::new(), format };
+        let mut dataset = Indexed { index, fields: Vec::new(), format, lists: None };
         let first = SampleId(0);
         let refuse = |reason: String| {
             let mut name = Vec::new();
@@ -352,7 +386,8 @@ pub(super) fn open<F: Format>(
         |index| opening.is_fresh(index),
         |warnings| F::make(&opening, warnings),
     )?;
-    let dataset = opening.dataset(index)?;
+    let mut dataset = opening.dataset(index)?;
+    dataset.lists = other;
     report.seconds = started.elapsed().as_secs_f64();
     Ok((Arc::new(dataset), report))
 }
@@ -390,6 +425,14 @@ pub(super) struct Indexed<F: Format> {
     index: F::Index,
     fields: Vec<Field>,
     format: F,
+    /// The storage of the files that list the samples, if it is not that of the samples.
+    lists: Option<Arc<dyn Storage>>,
+}
+
+impl<F: Format> Indexed<F> {
+    fn files<'s>(&'s self, samples: &'s dyn Storage) -> &'s dyn Storage {
+        self.lists.as_deref().unwrap_or(samples)
+    }
 }
 
 impl<F: Format> FileTable for Indexed<F> {
@@ -481,5 +524,22 @@ impl<F: Format> Dataset for Indexed<F> {
 
     fn classes(&self) -> &[String] {
         self.format.classes()
+    }
+
+    fn append_key(&self, id: SampleId, key: &mut Vec<u8>) -> bool {
+        self.format.append_key(&self.index, id, key)
+    }
+
+    fn columns(&self, storage: &dyn Storage) -> Result<Option<Vec<FileColumn>>, DatasetError> {
+        self.format.columns(&self.index, self.files(storage))
+    }
+
+    fn visit_columns(
+        &self,
+        storage: &dyn Storage,
+        columns: &[usize],
+        visit: VisitColumns<'_>,
+    ) -> Result<(), DatasetError> {
+        self.format.visit_columns(&self.index, self.files(storage), columns, visit)
     }
 }

@@ -32,6 +32,8 @@ mod parquet;
 mod propose;
 mod records;
 mod registry;
+mod sample_reader;
+mod selection;
 pub mod storages;
 mod tables;
 #[cfg(any(test, feature = "testing"))]

@@ -29,11 +29,12 @@ use crate::fields::{FieldsTable, Form, rules_text};
 use crate::indexed::{Format, Opening, Take};
 use crate::number_lists::ListForm;
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{Defect, Field, FieldKind, FieldValue};
+use forebay_dataset::{Defect, Field, FieldKind, FieldValue, FileColumn, VisitColumns};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
 use forebay_index::shard_paths;
+use forebay_storage::Storage;
 use forebay_storage::listing::EntryKind;
 use forebay_storage::location::{FileId, Location, SampleBytes};
 
@@ -261,6 +262,32 @@ impl Format for Manifest {
 
     fn classes(&self) -> &[String] {
         columns::classes(&self.rules)
+    }
+
+    /// The path of the first file: a line's number is its place among others.
+    fn append_key(&self, index: &RowIndex, id: SampleId, key: &mut Vec<u8>) -> bool {
+        let mut files = self.cells(index, id).filter(|(_, file)| file.is_some());
+        let path = files.next().and_then(|(cell, _)| cell);
+        key.extend_from_slice(path.unwrap_or_default());
+        path.is_some()
+    }
+
+    fn columns(
+        &self,
+        index: &RowIndex,
+        files: &dyn Storage,
+    ) -> Result<Option<Vec<FileColumn>>, DatasetError> {
+        scan::columns(index, files).map(Some)
+    }
+
+    fn visit_columns(
+        &self,
+        index: &RowIndex,
+        files: &dyn Storage,
+        columns: &[usize],
+        visit: VisitColumns<'_>,
+    ) -> Result<(), DatasetError> {
+        scan::visit_columns(index, files, columns, visit)
     }
 
     fn notes(&self) -> Vec<(&'static str, String)> {

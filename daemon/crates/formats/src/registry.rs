@@ -17,6 +17,7 @@ use crate::mds::Mds;
 use crate::object::ObjectKeys;
 use crate::parquet::Parquet;
 use crate::records::{self, RecordKeys, Records};
+use crate::selection;
 use crate::storages;
 use crate::tables::Tables;
 use crate::tfrecord::TfRecord;
@@ -227,6 +228,9 @@ pub(super) fn open(
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
     let opened = open_silently(config, options)?;
+    if let Some(selected) = &opened.report.selected {
+        tracing::info!(path = %config.path.display(), "{selected}");
+    }
     if let Some(changes) = &opened.report.changes {
         tracing::info!(path = %config.path.display(), "{changes}");
     }
@@ -341,6 +345,9 @@ fn open_once(
     };
     let options = OpenOptions { samples_root: Some(&root), ..options };
     let (dataset, mut report) = (format.open)(config, source, options)?;
+    let (dataset, selected) =
+        selection::select(config, dataset, source, report.path.as_deref(), options)?;
+    report.selected = selected;
     report.classes = dataset.classes().len() as u64;
     let storage: Arc<dyn Storage> = match unpacked {
         Some(files) => Arc::new(UnpackedStorage::new(storage, files)),
@@ -353,7 +360,9 @@ fn open_once(
     };
     // The cached parts of a sample are usable in any order.
     let has_runs = config.cache.path.is_none() && storage.properties().requests.is_some();
-    let dataset = match options.in_order.filter(|_| has_runs) {
+    // Runs are of neighbours, and those of kept samples may not be used.
+    let in_order = options.in_order.filter(|_| has_runs && dataset.kept().is_none());
+    let dataset = match in_order {
         Some(batch) => in_runs(dataset, batch, config.limits.sample_bytes),
         None => dataset,
     };

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod cells;
+mod conditions;
 mod scan;
 mod stretches;
 
@@ -25,11 +26,12 @@ use crate::indexed::{Format, Opening, Take, fields_of};
 use crate::records::{kept_type, value};
 use forebay_columnar::{Encoding, PackedCell};
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{Defect, Field, FieldValue, SampleBlocks};
+use forebay_dataset::{Defect, Field, FieldValue, FileColumn, SampleBlocks, VisitColumns};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
 use forebay_index::shard_paths;
+use forebay_storage::Storage;
 use forebay_storage::location::{
     ByteRange, FileId, Location, Packed, SampleBytes, Transform, Unit,
 };
@@ -290,6 +292,24 @@ impl<T: TableKind> Format for Tables<T> {
             let first = lengths.next();
             lengths.any(|length| Some(length) != first)
         })
+    }
+
+    fn columns(
+        &self,
+        index: &RowIndex,
+        files: &dyn Storage,
+    ) -> Result<Option<Vec<FileColumn>>, DatasetError> {
+        conditions::columns(T::TABLES.reader, index, files).map(Some)
+    }
+
+    fn visit_columns(
+        &self,
+        index: &RowIndex,
+        files: &dyn Storage,
+        columns: &[usize],
+        visit: VisitColumns<'_>,
+    ) -> Result<(), DatasetError> {
+        conditions::visit(T::TABLES.reader, index, files, columns, visit)
     }
 
     /// The classes, if exactly one field has some.

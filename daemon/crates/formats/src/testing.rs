@@ -38,6 +38,8 @@ pub fn config_for(format: &str, path: &Path) -> DatasetConfig {
         format: format.to_owned(),
         path: path.to_owned(),
         ids: None,
+        condition: None,
+        split: None,
         limit: None,
         index: Some(index.into()),
         limits: Limits::default(),

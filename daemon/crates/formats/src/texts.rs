@@ -13,7 +13,6 @@ mod keys;
 mod maker;
 mod parts;
 mod pass;
-mod sample_reader;
 #[cfg(all(test, feature = "text"))]
 mod tests;
 
@@ -33,8 +32,8 @@ pub(super) use self::keys::{of_texts, put_back, source, take_keys};
 use self::maker::Maker;
 use self::parts::{Counts, Parts};
 use self::pass::{MadeTexts, Pass};
-use self::sample_reader::SampleReader;
 use crate::registry;
+use crate::sample_reader::SampleReader;
 use crate::tokens::{self, TokenKeys};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, Opened};
@@ -101,6 +100,7 @@ pub(super) fn open(
     warnings.append(&mut opened.report.warnings);
     opened.report.warnings = warnings;
     opened.report.changes = report.changes;
+    opened.report.selected = report.selected;
     if opened.report.path.is_none() {
         opened.report.reused = reused;
         (opened.report.path, opened.report.bytes) =
@@ -153,6 +153,8 @@ fn of_tokens(
         format: tokens::FORMAT.name.to_owned(),
         path: folder,
         ids: None,
+        condition: None,
+        split: None,
         index: None,
         own,
         storage: Section::default(),
@@ -259,7 +261,7 @@ impl Making<'_> {
             None => storage,
         };
         let mut parts = Parts::resume(folder, stem, self.maker.dtype());
-        let all = dataset.sample_count();
+        let all = dataset.kept_count();
         let from = parts.made().texts;
         let begun = Instant::now();
         let report = |made: &Counts| {
@@ -321,7 +323,7 @@ impl Worker<'_> {
     /// Makes tokens of some texts, in their order.
     fn run(&mut self, texts: Range<u64>, give: pass::Give<'_>) -> Result<(), DatasetError> {
         let mut made = MadeTexts::default();
-        for id in texts.map(SampleId) {
+        for id in texts.map(|number| self.dataset.kept_at(number)) {
             let maker = &mut self.maker;
             let read = self.reader.read(id, |values| match values.get(self.field) {
                 Some(value) => maker.make(value, &mut made),

@@ -283,6 +283,11 @@ impl Format for WebDataset {
         Ok(())
     }
 
+    fn append_key(&self, index: &ShardIndex, id: SampleId, key: &mut Vec<u8>) -> bool {
+        key.extend_from_slice(index.key(id));
+        true
+    }
+
     fn field_rules(&self) -> String {
         fields_table(self.rules.iter().map(|rule| (rule, String::new())))
     }

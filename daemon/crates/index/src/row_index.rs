@@ -18,6 +18,7 @@
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::{FileStamp, ObjectStamp};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::index_file::{HEADER_BYTES, IndexDraft, IndexFile, Kind, LayoutFault, u64_at};
@@ -199,6 +200,14 @@ impl RowIndex {
         let range =
             start.zip(end(place)).and_then(|(start, end)| self.file.section(PATHS).get(start..end));
         range.unwrap_or_default()
+    }
+
+    /// The samples whose rows are in a manifest.
+    pub fn samples_of(&self, place: usize) -> Range<u64> {
+        let samples = self.file.samples();
+        let first = |place| self.manifest(place).and_then(|record| u64_at(record, 0));
+        let end = first(place + 1).unwrap_or(samples).min(samples);
+        first(place).unwrap_or(samples).min(end)..end
     }
 
     /// The manifest that contains a sample's row.

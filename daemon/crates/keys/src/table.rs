@@ -131,7 +131,7 @@ macro_rules! keys {
         $vis:vis struct $Name:ident = $path:literal $(, check $check:path)? {
             $(
                 $(#[doc = $words:literal])+
-                $key_vis:vis $key:ident: $kind:ty, $unit:literal, $how:ident $(($($default:tt)*))?;
+                $key_vis:vis $key:ident $(as $name:literal)?: $kind:ty, $unit:literal, $how:ident $(($($default:tt)*))?;
             )*
         }
         $(with { $($(#[$more_meta:meta])* $more_vis:vis $more:ident: $more_type:ty,)+ })?
@@ -148,7 +148,7 @@ macro_rules! keys {
                 path: $path,
                 words: concat!($($about),+).trim_ascii(),
                 keys: &[$($crate::Key {
-                    name: stringify!($key),
+                    name: $crate::keys!(@name $key $($name)?),
                     words: concat!($($words),+).trim_ascii(),
                     unit: $unit,
                     kind: <$kind as $crate::Kind>::TYPE,
@@ -159,14 +159,14 @@ macro_rules! keys {
 
             fn take(section: &mut $crate::Section) -> Result<Self, $crate::ConfigError> {
                 Ok(Self {
-                    $($key: $crate::keys!(@take section, $key, $kind, $how $(($($default)*))?),)*
+                    $($key: $crate::keys!(@take section, $crate::keys!(@name $key $($name)?), $kind, $how $(($($default)*))?),)*
                     $($($more: ::core::default::Default::default(),)+)?
                 })
             }
 
             fn entries(&self) -> Vec<(&'static str, $crate::Value)> {
                 let entries = [$((
-                    stringify!($key),
+                    $crate::keys!(@name $key $($name)?),
                     $crate::keys!(@entry self, $key, $kind, $how),
                 )),*];
                 let given = |(key, value): (&'static str, Option<$crate::Value>)| Some((key, value?));
@@ -181,6 +181,10 @@ macro_rules! keys {
         }
     };
 
+    // A key that is a word of Rust has its name in `as`.
+    (@name $key:ident) => { stringify!($key) };
+    (@name $key:ident $name:literal) => { $name };
+
     (@type $kind:ty, absent) => { Option<$crate::Out<$kind>> };
     (@type $kind:ty, $how:ident) => { $crate::Out<$kind> };
 
@@ -194,14 +198,14 @@ macro_rules! keys {
         $crate::KeyDefault::Value(|| <$kind as $crate::Kind>::write(&$value), $words)
     };
 
-    (@take $section:ident, $key:ident, $kind:ty, required $(($words:literal))?) => {
-        $section.require::<$kind>(stringify!($key))?
+    (@take $section:ident, $key:expr, $kind:ty, required $(($words:literal))?) => {
+        $section.require::<$kind>($key)?
     };
-    (@take $section:ident, $key:ident, $kind:ty, absent($words:literal)) => {
-        $section.take::<$kind>(stringify!($key))?
+    (@take $section:ident, $key:expr, $kind:ty, absent($words:literal)) => {
+        $section.take::<$kind>($key)?
     };
-    (@take $section:ident, $key:ident, $kind:ty, default($value:expr $(, $words:literal)?)) => {
-        match $section.take::<$kind>(stringify!($key))? {
+    (@take $section:ident, $key:expr, $kind:ty, default($value:expr $(, $words:literal)?)) => {
+        match $section.take::<$kind>($key)? {
             Some(value) => value,
             None => $value,
         }

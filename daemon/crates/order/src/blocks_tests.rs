@@ -175,7 +175,8 @@ fn invalid_blocks_are_refused() {
 #[test]
 fn substitute_is_any_other_sample() {
     let selection = Selection::InBlocks(blocks(&[10, 20], 1));
-    let seen: BTreeSet<u64> =
-        (0..500).map(|pass| selection.substitute(1, pass, SampleId(3), 0).unwrap().0).collect();
+    let seen: BTreeSet<u64> = (0..500)
+        .map(|pass| selection.substitute(None, 1, pass, SampleId(3), 0).unwrap().0)
+        .collect();
     assert_eq!(seen.len(), 29);
 }

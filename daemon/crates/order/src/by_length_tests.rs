@@ -1,6 +1,7 @@
 //! Every sample once per epoch over all ranks, equal steps, counts that are exact, and a continuation with other cuts
 //! anywhere.
 
+use forebay_select::Subset;
 use proptest::prelude::*;
 
 use super::*;
@@ -337,14 +338,15 @@ fn what_was_used_last_is_kept() {
 #[test]
 fn samples_that_are_left_out_never_come() {
     let case = case();
-    let except = crate::Except::new(200, vec![0, 7, 199]).unwrap();
-    let selection = Selection::Except(Arc::new(except));
+    let kept = Arc::new(Subset::all(200).without([0, 7, 199]));
+    let selection = Selection::Once(kept.kept());
     let dealing =
         Dealing { seed: 1, is_shuffled: true, epochs: None, batch_size: 1, last: Last::Drop };
     let ranks: Vec<_> = (0..2)
         .map(|rank| {
             let by_length = case.by_length(case.budget);
-            Schedule::by_length(selection.clone(), dealing, rank, 2, by_length).unwrap()
+            let schedule = Schedule::by_length(selection.clone(), dealing, rank, 2, by_length);
+            schedule.unwrap().among(Some(Arc::clone(&kept)))
         })
         .collect();
     let (rows, end, _) = deliver(&ranks, Position::default(), u64::MAX, case.budget);
@@ -361,13 +363,13 @@ fn substitutes_keep_their_batch_within_the_budget() {
     for rows in [1, 3, 10, 40] {
         for bad in 0..200 {
             let bad = forebay_protocol::ids::SampleId(bad);
-            let drawn = selection.substitute_by_length(1, 2, bad, 0, (&by_length, rows));
+            let drawn = selection.substitute_by_length(None, 1, 2, bad, 0, (&by_length, rows));
             assert_eq!(
                 drawn,
-                selection.substitute_by_length(1, 2, bad, 0, (&by_length, rows)),
+                selection.substitute_by_length(None, 1, 2, bad, 0, (&by_length, rows)),
                 "the same again"
             );
-            let plain = selection.substitute(1, 2, bad, 0).unwrap();
+            let plain = selection.substitute(None, 1, 2, bad, 0).unwrap();
             match drawn {
                 Some(other) => {
                     assert!(by_length.fits(other.0, rows) && other != bad);
@@ -382,7 +384,7 @@ fn substitutes_keep_their_batch_within_the_budget() {
     }
     let bad = forebay_protocol::ids::SampleId(3);
     assert_eq!(
-        selection.substitute_by_length(1, 2, bad, 0, (&by_length, 200)),
+        selection.substitute_by_length(None, 1, 2, bad, 0, (&by_length, 200)),
         None,
         "none is so short"
     );

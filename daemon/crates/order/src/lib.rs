@@ -3,7 +3,9 @@
 //!
 //! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
 //! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, samples by weight
-//! ([`Weighted`]), classes alike ([`Balanced`]) or samples of a class together ([`Grouped`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! ([`Weighted`]), classes alike ([`Balanced`]) or samples of a class together ([`Grouped`]); a
+//! [`Subset`](forebay_select::Subset) says which samples of the datasets these are; [`ByLength`] makes the batches from the
+//! samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
@@ -18,7 +20,6 @@ mod cutting;
 mod dealing;
 mod draw;
 mod error;
-mod except;
 mod grouped;
 mod mixture;
 mod permutation;
@@ -31,6 +32,8 @@ mod weighted;
 
 #[cfg(test)]
 mod golden_tests;
+#[cfg(test)]
+mod subset_tests;
 
 pub use balanced::Balanced;
 pub use blocks::Blocks;
@@ -41,7 +44,6 @@ pub use cutting::{Steps, cut_into_steps};
 pub use dealing::{Dealing, Last};
 pub use draw::{DrawKey, Drawn, Draws};
 pub use error::OrderError;
-pub use except::Except;
 pub use grouped::Grouped;
 pub use mixture::{Mixture, MixturePart};
 pub use pieces::WeightChange;

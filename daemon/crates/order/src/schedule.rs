@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use forebay_protocol::ids::{Position, SampleId};
+use forebay_select::Subset;
 
 use super::balanced::Balanced;
 use super::blocks::BlockEpoch;
@@ -19,7 +20,6 @@ use super::by_length::LengthBatches;
 use super::dealing::{Dealing, Last};
 use super::draw::Drawn;
 use super::error::{MAX_EPOCH, OrderError};
-use super::except::Except;
 use super::grouped::GroupEpoch;
 use super::mixture::MixedEpoch;
 use super::permutation::Permutation;
@@ -31,6 +31,8 @@ use super::weighted::Weighted;
 #[derive(Debug, Clone)]
 pub struct Schedule {
     pub(super) selection: Selection,
+    /// The samples that are used, by whose numbers the selection draws; `None`: all.
+    kept: Option<Arc<Subset>>,
     /// The positions of an epoch.
     pub(super) samples: u64,
     pub(super) dealing: Dealing,
@@ -92,6 +94,8 @@ pub struct PlannedRow {
 pub struct EpochOrder {
     epoch: u64,
     samples: u64,
+    /// The samples that are used.
+    kept: Option<Arc<Subset>>,
     order: Order,
 }
 
@@ -100,8 +104,6 @@ enum Order {
     /// The dataset's order.
     AsItIs,
     Permuted(Permutation),
-    /// The kept samples, permuted unless the dataset's order is used.
-    Except(Arc<Except>, Option<Permutation>),
     InBlocks(BlockEpoch),
     Mixed(MixedEpoch),
     Weighted(Arc<Weighted>, u64),
@@ -161,10 +163,25 @@ impl Schedule {
                 Err(OrderError::FewerSamplesThanRanks { samples, batch_size, world_size })
             }
             Last::Drop | Last::Short | Last::Pad => {
-                let by_length = None;
-                Ok(Self { selection, samples, dealing, rank, world_size, global_batch, by_length })
+                let (kept, by_length) = (None, None);
+                Ok(Self {
+                    selection,
+                    kept,
+                    samples,
+                    dealing,
+                    rank,
+                    world_size,
+                    global_batch,
+                    by_length,
+                })
             }
         }
+    }
+
+    /// The same, drawing from the samples of a subset: the selection is of their numbers.
+    #[must_use]
+    pub fn among(self, kept: Option<Arc<Subset>>) -> Self {
+        Self { kept, ..self }
     }
 
     /// What the positions draw from.
@@ -186,7 +203,8 @@ impl Schedule {
             Some(batches) => {
                 let by_length = LengthEpoch::new(order, batches.clone(), self.dealing.seed);
                 let order = Order::ByLength(Box::new(by_length));
-                EpochOrder { epoch, samples: self.samples, order }
+                // The order below has the ids.
+                EpochOrder { epoch, samples: self.samples, kept: None, order }
             }
         }
     }
@@ -197,10 +215,6 @@ impl Schedule {
         let order = match &self.selection {
             Selection::Once(_) if !is_shuffled => Order::AsItIs,
             Selection::Once(samples) => Order::Permuted(Permutation::new(*samples, seed, epoch)),
-            Selection::Except(except) => {
-                let permutation = is_shuffled.then(|| Permutation::new(except.kept(), seed, epoch));
-                Order::Except(Arc::clone(except), permutation)
-            }
             Selection::InBlocks(blocks) => {
                 Order::InBlocks(BlockEpoch::new(Arc::clone(blocks), seed, epoch))
             }
@@ -213,7 +227,7 @@ impl Schedule {
                 Order::Grouped(GroupEpoch::new(Arc::clone(grouped), seed, epoch))
             }
         };
-        EpochOrder { epoch, samples: self.samples, order }
+        EpochOrder { epoch, samples: self.samples, kept: self.kept.clone(), order }
     }
 
     /// The position in the form that states use, so that each place has only one: if the rest of the epoch yields no
@@ -467,7 +481,8 @@ impl PlannedBatch {
 impl EpochOrder {
     /// The order of the rows that a request lists.
     pub fn of_rows(rows: Arc<[Drawn]>) -> Self {
-        Self { epoch: 0, samples: rows.len() as u64, order: Order::Listed(rows) }
+        let samples = rows.len() as u64;
+        Self { epoch: 0, samples, kept: None, order: Order::Listed(rows) }
     }
 
     /// The epoch of this order.
@@ -502,14 +517,10 @@ impl EpochOrder {
     /// The position is not below the epoch's samples.
     pub fn draw_at(&self, position: u64) -> Drawn {
         assert!(position < self.samples, "position {position} of {}", self.samples);
-        let once = |id| Drawn { sample: SampleId(id), pass: self.epoch };
-        match &self.order {
+        let once = |number| Drawn { sample: SampleId(number), pass: self.epoch };
+        let drawn = match &self.order {
             Order::AsItIs => once(position),
             Order::Permuted(permutation) => once(permutation.at(position)),
-            Order::Except(except, permutation) => {
-                let number = permutation.as_ref().map_or(position, |order| order.at(position));
-                once(except.id_of(number))
-            }
             Order::InBlocks(blocks) => once(blocks.at(position)),
             Order::Mixed(mixed) => mixed.draw_at(position),
             Order::Weighted(weighted, seed) => weighted.draw_at(*seed, self.epoch, position),
@@ -520,6 +531,10 @@ impl EpochOrder {
                 .ok()
                 .and_then(|position| rows.get(position).copied())
                 .unwrap_or_else(|| once(position)),
+        };
+        match &self.kept {
+            Some(kept) => Drawn { sample: SampleId(kept.id_of(drawn.sample.0)), ..drawn },
+            None => drawn,
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, Stri
         Selection::Balanced(_) | Selection::Grouped(_) => classes::order(stream),
         _ if stream.config().order.shuffle == Shuffle::Off => "the dataset's own".to_owned(),
         Selection::Mixture(_) => "an exact shuffle of each pass through a dataset".to_owned(),
-        Selection::Once(_) | Selection::Except(_) => "an exact shuffle of all samples".to_owned(),
+        Selection::Once(_) => "an exact shuffle of all samples".to_owned(),
     };
     let pages =
         stream.blocks().map(|found| ("compressed pages", pages(stream, &found, world_size)));

@@ -64,10 +64,10 @@ fn time_stage(
     most: u32,
     limit: Duration,
 ) -> Result<FunctionTimes, String> {
-    let count = stream.sample_count().max(1);
+    let count = stream.kept_count().max(1);
     let mut scratch = WorkerScratch::default();
     time_calls(most, limit, |number| {
-        let id = SampleId(spread(number, count));
+        let id = stream.kept_at(spread(number, count));
         prepare(stream, stage, id, &mut scratch)?;
         stream.plan.time_bundle(stage, &scratch)
     })
@@ -114,9 +114,9 @@ fn time_batch_function(
     let mut scratch = WorkerScratch::default();
     let mut batch = Vec::new();
     let mut why_not = String::from("the dataset has no samples");
-    let count = stream.sample_count();
+    let count = stream.kept_count();
     for number in 0..count.min(wanted as u64 + TRIED) {
-        match made_row(stream, SampleId(spread(number, count)), &mut scratch) {
+        match made_row(stream, stream.kept_at(spread(number, count)), &mut scratch) {
             Ok(row) => batch.push(row),
             Err(reason) => why_not = reason,
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use forebay_dataset::FieldValue;
 use forebay_jpeg_index::JpegIndex;
 use forebay_media::jpeg::JpegLearner;
-use forebay_protocol::ids::SampleId;
 use forebay_protocol::sync::{AtomicU64, Ordering};
 use forebay_storage::location::SampleBytes;
 
@@ -64,10 +63,11 @@ impl Learning {
         let (mut learner, mut scratch) = (JpegLearner::default(), ReadScratch::default());
         let mut bytes = Vec::new();
         while index.figures().stopped.is_none() {
-            let sample = SampleId(next.fetch_add(1, Ordering::Relaxed));
-            if sample.0 >= stream.sample_count() {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= stream.kept_count() {
                 return;
             }
+            let sample = stream.kept_at(number);
             bytes.clear();
             let read = stream
                 .open_sample(sample, &mut scratch)

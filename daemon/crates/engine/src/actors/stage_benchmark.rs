@@ -61,7 +61,7 @@ impl<'s> StageBenchmark<'s> {
 
     /// Whether samples were read twice: the second read may come from the page cache.
     pub fn has_read_again(&self) -> bool {
-        self.read.load(Ordering::Relaxed) > self.stream.sample_count()
+        self.read.load(Ordering::Relaxed) > self.stream.kept_count()
     }
 
     /// Reads samples with `concurrency` threads; a sample is read again only after all others.
@@ -101,7 +101,7 @@ impl<'s> StageBenchmark<'s> {
     pub fn keep_inputs(&mut self) -> Result<(), String> {
         let (mut scratch, mut buffer) = (ReadScratch::default(), Vec::new());
         let (mut bytes, mut fault) = (0, None);
-        let wanted = self.stream.sample_count().min(MAX_INPUTS as u64);
+        let wanted = self.stream.kept_count().min(MAX_INPUTS as u64);
         for _ in 0..wanted {
             match self.read_next(&mut scratch, &mut buffer) {
                 Ok(id) => {
@@ -291,10 +291,10 @@ impl<'s> StageBenchmark<'s> {
         scratch: &mut ReadScratch,
         buffer: &mut Vec<u8>,
     ) -> Result<SampleId, String> {
-        let count = self.stream.sample_count().max(1);
+        let count = self.stream.kept_count().max(1);
         let number = self.read.fetch_add(1, Ordering::Relaxed);
         if self.stream.shares_units {
-            let id = SampleId(number % count);
+            let id = self.stream.kept_at(number % count);
             let before = std::mem::take(&mut scratch.locations);
             self.stream.dataset.locate(id, &mut scratch.locations);
             if before == scratch.locations {
@@ -302,7 +302,7 @@ impl<'s> StageBenchmark<'s> {
             }
             return self.read_sample(id, scratch, buffer);
         }
-        self.read_sample(SampleId(spread(number, count)), scratch, buffer)
+        self.read_sample(self.stream.kept_at(spread(number, count)), scratch, buffer)
     }
 
     fn read_sample(

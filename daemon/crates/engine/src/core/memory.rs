@@ -127,7 +127,6 @@ impl MemoryPlan {
                 // A session has the order of its epoch, and of the previous one until its last batch is made.
                 blocks.memory_bytes(2 * u64::from(stream.config.listen.max_sessions))
             }
-            Selection::Except(except) => except.memory_bytes(),
             Selection::Balanced(balanced) => balanced.classes().memory_bytes(),
             Selection::Grouped(grouped) => {
                 // As blocks.
@@ -135,7 +134,9 @@ impl MemoryPlan {
             }
             _ => 0,
         };
+        let kept = stream.draws.kept.as_ref().map_or(0, |kept| kept.memory_bytes());
         let order_bytes = order_bytes
+            + kept
             + stream.by_length().map_or(0, |by_length| {
                 by_length.memory_bytes(stream.selection().draws_per_epoch())
             });

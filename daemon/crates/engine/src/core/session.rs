@@ -27,7 +27,7 @@ use std::time::Duration;
 use forebay_protocol::cuts::Cut;
 use forebay_protocol::frames::{
     Attach, Attached, DaemonFrame, Fault, FaultKind, MAX_ROWS_OF_REQUEST, Positioned,
-    RestartPolicy, RowsRequest,
+    RestartPolicy, RowKey, RowsRequest,
 };
 use forebay_protocol::ids::{BatchNumber, Position, SampleId};
 use forebay_protocol::lease::SlotState;
@@ -407,12 +407,19 @@ impl Session {
             let count = asked.rows.len();
             return Err(format!("a request has 1 to {most} rows, and this one has {count}"));
         }
-        let samples = self.stream.sample_count();
+        let samples = match asked.by_id {
+            true => self.stream.sample_count(),
+            false => self.stream.kept_count(),
+        };
         if let Some(beyond) = asked.rows.iter().find(|row| row.sample >= samples) {
             return Err(format!("there are {samples} samples, and no sample {}", beyond.sample));
         }
         let rows = asked.rows.iter();
-        let rows = rows.map(|row| Drawn { sample: SampleId(row.sample), pass: row.pass });
+        let sample = |row: &RowKey| match asked.by_id {
+            true => SampleId(row.sample),
+            false => self.stream.kept_at(row.sample),
+        };
+        let rows = rows.map(|row| Drawn { sample: sample(row), pass: row.pass });
         self.order.ask(asked.request, rows.collect());
         Ok(())
     }

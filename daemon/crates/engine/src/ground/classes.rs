@@ -106,10 +106,15 @@ fn by_field(
     let field = field_of_classes(config, dataset, key, name)?;
     let known = labels_of_index(config, opened, key, field)?;
     let is_label = known.is_some();
-    let (class_of, values) = match known {
+    let (mut class_of, values) = match known {
         Some(known) => known,
         None => learned_classes(config, opened, ["order", key], field, options)?,
     };
+    if let Some(kept) = dataset.kept() {
+        // An order draws numbers of used samples.
+        let class = |id| usize::try_from(id).ok().and_then(|id: usize| class_of.get(id)).copied();
+        class_of = kept.ids().filter_map(class).collect();
+    }
     let mut hasher = blake3::Hasher::new();
     class_of.iter().for_each(|class| {
         hasher.update(&class.to_le_bytes());
@@ -220,6 +225,10 @@ fn labels_of_index(
     let values = ClassValues::default();
     let mut class_of = Vec::with_capacity(usize::try_from(dataset.sample_count()).unwrap_or(0));
     for id in (0..dataset.sample_count()).map(SampleId) {
+        if dataset.kept().is_some_and(|kept| !kept.contains(id.0)) {
+            class_of.push(Classes::NONE);
+            continue;
+        }
         let class = match dataset.label(id) {
             None => return Ok(None),
             Some(Ok(label)) => values.number_of(ClassValue::Number(label)),

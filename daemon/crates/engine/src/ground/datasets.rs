@@ -10,6 +10,7 @@ use forebay_order::{
     draws_of_weights,
 };
 use forebay_protocol::sync::{AtomicU64, Ordering};
+use forebay_select::Subset;
 
 use crate::ground::classes::{self, DrawnClasses};
 use crate::ground::stream_error::StreamError;
@@ -26,7 +27,7 @@ pub type OpenDataset = fn(&mut DatasetConfig, OpenOptions<'_>) -> Result<Opened,
 #[derive(Debug)]
 pub(crate) struct OpenedDatasets {
     pub(crate) opened: Opened,
-    /// Name and number of samples of each dataset.
+    /// Name and number of samples that are used of each dataset.
     parts: Vec<(String, u64)>,
 }
 
@@ -57,6 +58,10 @@ impl DatasetShare {
 #[derive(Debug)]
 pub(crate) struct EpochDraws {
     pub(crate) selection: Selection,
+    /// The samples that are used, by whose numbers the selection draws; `None`: all.
+    pub(crate) kept: Option<Arc<Subset>>,
+    /// The number of used samples that are left out, since they are longer than a batch may be.
+    pub(crate) too_long: u64,
     /// If there are several datasets: the draws from each.
     pub(crate) datasets: Vec<DatasetShare>,
     /// Identifies the draws in a saved state, in addition to the datasets; `None` if each sample of one dataset is
@@ -112,7 +117,7 @@ pub(crate) fn open_datasets(
         };
         return Err(StreamError::Dataset { location: config.dataset_location(place, key), error });
     }
-    let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.sample_count())).collect();
+    let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.kept_count())).collect();
     if config.stages.iter().all(|stage| stage.python.is_none()) {
         compare_shapes(config, &all)?;
     }
@@ -173,7 +178,7 @@ impl EpochDraws {
         options: OpenOptions<'_>,
     ) -> Result<Self, StreamError> {
         let parts = &datasets.parts;
-        let samples = datasets.opened.dataset.sample_count();
+        let samples = datasets.opened.dataset.kept_count();
         let names = || {
             parts.iter().map(|(name, _)| if name.is_empty() { "dataset" } else { name.as_str() })
         };
@@ -228,8 +233,17 @@ impl EpochDraws {
                 let fail = |message: String| {
                     ConfigError::new(&location, format!("`order.weights`: {message}"))
                 };
-                let weights = read_weights(&path, samples).map_err(fail)?;
-                let weighted = Weighted::new(&weights.values, samples_per_epoch)
+                let dataset = &datasets.opened.dataset;
+                let weights = read_weights(&path, dataset.sample_count()).map_err(fail)?;
+                let values = match dataset.kept() {
+                    None => weights.values,
+                    Some(kept) => {
+                        let weight =
+                            |id| usize::try_from(id).ok().and_then(|id| weights.values.get(id));
+                        kept.ids().filter_map(weight).copied().collect()
+                    }
+                };
+                let weighted = Weighted::new(&values, samples_per_epoch)
                     .map_err(|error| fail(error.to_string()))?;
                 let digest = blake3::Hash::from_bytes(weights.digest).to_hex();
                 let words = format!(
@@ -248,6 +262,7 @@ impl EpochDraws {
                 by_class(classes::grouped(config, &datasets.opened, (size.get(), &by), options)?)
             }
         };
+        let datasets_kept = datasets.opened.dataset.kept().cloned();
         let digest = *blake3::hash(words.as_deref().unwrap_or_default().as_bytes()).as_bytes();
         let datasets = match draws_of_datasets.split_first() {
             Some(((_, first), later)) if parts.len() > 1 => {
@@ -264,6 +279,8 @@ impl EpochDraws {
         };
         Ok(Self {
             selection,
+            kept: datasets_kept,
+            too_long: 0,
             datasets,
             words: words.map(shortened),
             digest,
@@ -314,7 +331,17 @@ fn in_blocks(
             config.dataset.format
         ))
     })?;
-    let blocks = Blocks::new(found.firsts, dataset.sample_count(), config.order.open_blocks())
+    let firsts = match dataset.kept() {
+        None => found.firsts,
+        Some(kept) => {
+            // Blocks without a used sample begin where the next one does, or at the end.
+            let mut firsts: Vec<_> = found.firsts.iter().map(|id| kept.number_of(*id)).collect();
+            firsts.dedup();
+            firsts.retain(|number| *number < kept.kept());
+            firsts
+        }
+    };
+    let blocks = Blocks::new(firsts, dataset.kept_count(), config.order.open_blocks())
         .map_err(|error| fail(error.to_string()))?;
     // The blocks of a single group are the blocks of the next epoch, too.
     let groups = if blocks.open() == blocks.count() { 1 } else { 2 };

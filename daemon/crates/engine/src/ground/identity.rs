@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use forebay_config::Shuffle;
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
-use forebay_protocol::identity::{DATASET_OBJECT, DRAWS_OF_AN_EPOCH, Identity};
+use forebay_protocol::identity::{DATASET_OBJECT, DRAWS_OF_AN_EPOCH, Identity, SELECTED};
 
 use crate::ground::stream::Stream;
 
@@ -17,9 +17,12 @@ impl Stream {
     #[must_use]
     pub fn identity(&self, batch_size: u32) -> Identity {
         let config = self.config();
-        let mut identity = Identity::default()
-            .with("samples", self.sample_count())
-            .with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
+        let mut identity = Identity::default().with("samples", self.sample_count());
+        if self.dataset.kept().is_some() {
+            identity = identity.with(SELECTED, self.kept_count());
+        }
+        identity =
+            identity.with("dataset", hexadecimal(&self.dataset_fingerprint[..DATASET_BYTES]));
         let parts = self.config_fingerprint.chunks_exact(CONFIG_PART_BYTES);
         for (name, part) in CONFIG_PARTS.into_iter().zip(parts) {
             identity = match name {

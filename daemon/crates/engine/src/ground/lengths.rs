@@ -10,11 +10,12 @@ mod value;
 use std::sync::Arc;
 
 use forebay_config::{Config, LengthSource, LengthUnit, OnBadSample, OnUnreadable, TooLong};
-use forebay_dataset::{Dataset, Field, FieldKind, OpenOptions, Opened};
+use forebay_dataset::{Dataset, Field, FieldKind, OpenOptions, Opened, stored_size};
 use forebay_keys::{ConfigError, nearest};
-use forebay_order::{ByLength, Except, Selection};
+use forebay_order::{ByLength, Selection};
 use forebay_protocol::ids::SampleId;
-use forebay_storage::location::{Location, Unit};
+use forebay_select::Subset;
+use forebay_storage::location::Location;
 
 use self::learned::Learning;
 pub(super) use self::learned::{classes as learned_classes, not_known};
@@ -60,8 +61,9 @@ pub(super) fn batches_by_length(
     let multiple_of = batch.counted_multiple();
     let is_too_long =
         |length: u32| u64::from(length).next_multiple_of(multiple_of.into()) > budget.amount;
-    let too_long: Vec<u64> =
-        (0..).zip(&lengths).filter(|(_, length)| is_too_long(**length)).map(|(id, _)| id).collect();
+    let is_used = |id: &u64| dataset.kept().is_none_or(|kept| kept.contains(*id));
+    let too_long = (0..).zip(&lengths).filter(|(_, length)| is_too_long(**length));
+    let too_long: Vec<u64> = too_long.map(|(id, _)| id).filter(is_used).collect();
     let mut hasher = blake3::Hasher::new();
     lengths.iter().for_each(|length| {
         hasher.update(&length.to_le_bytes());
@@ -83,12 +85,17 @@ pub(super) fn batches_by_length(
             }
             TooLong::Drop => {
                 words.push_str(&format!(" without {count} above {}", budget.amount));
-                let except = Except::new(lengths.len() as u64, too_long).map_err(|_| {
+                let all = Subset::all(dataset.sample_count());
+                let kept = dataset.kept().map_or(&all, AsRef::as_ref).without(too_long);
+                if kept.kept() == 0 {
                     let message =
                         format!("every sample is longer than `batch.budget` ({budget}); raise it");
-                    ConfigError::new(&config.location(&["batch", "budget"]), message)
-                })?;
-                draws.selection = Selection::Except(Arc::new(except));
+                    let location = config.location(&["batch", "budget"]);
+                    return Err(ConfigError::new(&location, message).into());
+                }
+                draws.too_long = count as u64;
+                draws.selection = Selection::Once(kept.kept());
+                draws.kept = Some(Arc::new(kept));
                 "left out"
             }
         };
@@ -228,30 +235,19 @@ fn stored_sizes(config: &Config, dataset: &dyn Dataset) -> Result<Option<Vec<u32
     let mut locations: Vec<Location> = Vec::new();
     let mut sizes = Vec::with_capacity(usize::try_from(dataset.sample_count()).unwrap_or(0));
     for id in 0..dataset.sample_count() {
-        locations.clear();
-        dataset.locate(SampleId(id), &mut locations);
-        let mut size = 0_u64;
-        for location in &locations {
-            let length = match location.unit {
-                Unit::Sample => location.range.length.or_else(|| {
-                    let stamp = dataset.stamp(location.file)?;
-                    stamp.bytes.checked_sub(location.range.offset)
-                }),
-                Unit::Packed(part) => Some(part.length.into()),
-                Unit::Block(_) => {
-                    let message = format!(
-                        "`batch.budget` of bytes: samples of {} ({}) share blocks of bytes, so none has a size; set \
-                         `batch.length` to a field, with a budget of tokens, seconds or pixels",
-                        config.dataset.path.display(),
-                        config.dataset.format
-                    );
-                    return Err(ConfigError::new(&config.location(&["batch", "budget"]), message));
-                }
-            };
-            let Some(length) = length else { return Ok(None) };
-            size = size.saturating_add(length);
+        match stored_size(dataset, SampleId(id), &mut locations) {
+            Ok(Some(size)) => sizes.push(as_length(size)),
+            Ok(None) => return Ok(None),
+            Err(()) => {
+                let message = format!(
+                    "`batch.budget` of bytes: samples of {} ({}) share blocks of bytes, so none has a size; set \
+                     `batch.length` to a field, with a budget of tokens, seconds or pixels",
+                    config.dataset.path.display(),
+                    config.dataset.format
+                );
+                return Err(ConfigError::new(&config.location(&["batch", "budget"]), message));
+            }
         }
-        sizes.push(as_length(size));
     }
     Ok(Some(sizes))
 }

@@ -310,10 +310,31 @@ impl Stream {
         &self.jpeg_index
     }
 
-    /// Number of samples, over all datasets.
+    /// Number of samples, over all datasets: ids are below it, also if only some samples are used.
     #[must_use]
     pub fn sample_count(&self) -> u64 {
         self.dataset.sample_count()
+    }
+
+    /// Number of samples that are used.
+    #[must_use]
+    pub fn kept_count(&self) -> u64 {
+        self.dataset.kept_count()
+    }
+
+    /// The sample that is used after `number` others, in the order of ids.
+    ///
+    /// # Panics
+    /// The number is not below [`kept_count`](Self::kept_count).
+    #[must_use]
+    pub fn kept_at(&self, number: u64) -> SampleId {
+        self.dataset.kept_at(number)
+    }
+
+    /// Number of used samples that are left out, since they are longer than `batch.budget`.
+    #[must_use]
+    pub const fn too_long(&self) -> u64 {
+        self.draws.too_long
     }
 
     /// The settings that determine an epoch's order and batches, besides the selection of samples.
@@ -343,13 +364,14 @@ impl Stream {
         world_size: u32,
     ) -> Result<Schedule, OrderError> {
         let selection = self.selection().clone();
-        match &self.by_length {
+        let schedule = match &self.by_length {
             None => Schedule::of(selection, dealing, rank, world_size),
             Some(by_length) => {
                 let by_length = Arc::clone(by_length);
                 Schedule::by_length(selection, dealing, rank, world_size, by_length)
             }
-        }
+        }?;
+        Ok(schedule.among(self.draws.kept.clone()))
     }
 
     /// The `attempt`-th substitute of a bad sample in a batch of so many rows, which with batches by length stays within
@@ -362,10 +384,12 @@ impl Stream {
         rows: u32,
     ) -> Option<SampleId> {
         let (selection, seed) = (self.selection(), self.config.order.seed);
+        let kept = self.draws.kept.as_deref();
         match &self.by_length {
-            None => selection.substitute(seed, pass, bad, attempt),
+            None => selection.substitute(kept, seed, pass, bad, attempt),
             Some(by_length) => {
-                selection.substitute_by_length(seed, pass, bad, attempt, (by_length, rows))
+                let lengths = (by_length.as_ref(), rows);
+                selection.substitute_by_length(kept, seed, pass, bad, attempt, lengths)
             }
         }
     }
@@ -410,7 +434,8 @@ impl Stream {
     pub(crate) fn dataset_of(&self, id: SampleId) -> Option<usize> {
         match &self.draws.selection {
             Selection::Mixture(mixture) if self.dataset_tensor.is_some() => {
-                Some(mixture.part_of(id))
+                let kept = self.draws.kept.as_ref();
+                Some(mixture.part_of(kept.map_or(id, |kept| SampleId(kept.number_of(id.0)))))
             }
             _ => None,
         }

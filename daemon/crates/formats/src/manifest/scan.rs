@@ -17,8 +17,12 @@ use crate::indexed::{Format, Opening};
 use forebay_columnar::Reads;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::{FilesRead, ScanProgress};
+use forebay_dataset::{FileColumn, VisitColumns};
+use forebay_index::row_index::RowIndex;
 use forebay_index::saved_index::{now_seconds, open_file};
 use forebay_index::stored_file::StoredFile;
+use forebay_protocol::ids::SampleId;
+use forebay_select::{Type, Value};
 use forebay_storage::{Storage, StorageError, codec_of};
 
 /// The number of rows from which column types are inferred.
@@ -161,6 +165,63 @@ fn rules(
         true => Err(opening.request.no_samples("it has no rows with values")),
         false => Ok(rules),
     }
+}
+
+/// The columns of the first manifest. A value is what it is compared with: the files do not say, or not the same for each row.
+pub(super) fn columns(
+    index: &RowIndex,
+    lists: &dyn Storage,
+) -> Result<Vec<FileColumn>, DatasetError> {
+    let written = |seen: SeenColumn| FileColumn { name: seen.name, values: Ok(Type::Written) };
+    Ok(look(lists, index.manifest_path(0))?.into_iter().map(written).collect())
+}
+
+/// Visits the values of columns, by their places among [`columns`], in the order of ids.
+pub(super) fn visit_columns(
+    index: &RowIndex,
+    lists: &dyn Storage,
+    columns: &[usize],
+    visit: VisitColumns<'_>,
+) -> Result<(), DatasetError> {
+    let all = look(lists, index.manifest_path(0))?;
+    let names: Vec<_> =
+        columns.iter().filter_map(|place| all.get(*place)).map(|seen| seen.name.as_str()).collect();
+    for place in 0..index.manifests() {
+        let samples = index.samples_of(place);
+        if samples.is_empty() {
+            continue;
+        }
+        let path = index.manifest_path(place);
+        let file = open_file(lists, path)?;
+        let wanted = Wanted { columns: Some(&names), rows: None };
+        let mut table = open_table(&file, path, lists, wanted, UNREPORTED)?;
+        let places = table.take_columns(&names);
+        let mut next = samples.start;
+        while next < samples.end && table.next(false)? {
+            // The index leaves rows out.
+            if (table.line() as u64) < index.line(SampleId(next)) {
+                continue;
+            }
+            let value = |(column, name): (&Option<usize>, &&str)| {
+                let cell = column.and_then(|column| table.cell(column));
+                match cell.filter(|cell| table.has_nulls() || !cell.is_empty()) {
+                    None => Ok(Value::Null),
+                    Some(cell) => match std::str::from_utf8(cell) {
+                        Ok(text) => Ok(Value::Text(text)),
+                        Err(_) => Err(table.fault(format!("`{name}` is not valid UTF-8"))),
+                    },
+                }
+            };
+            let values = places.iter().zip(&names).map(value);
+            let values = values.collect::<Result<Vec<_>, _>>()?;
+            visit(SampleId(next), &values)?;
+            next += 1;
+        }
+        if next < samples.end {
+            return Err(file.fault("it has fewer rows than its index; start again".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the manifests and builds an index.

@@ -90,9 +90,10 @@ impl MadeTexts {
 /// Gives a piece of a chunk to the receiver; `Break`: the pass has ended.
 pub(super) type Give<'g> = &'g mut dyn FnMut(MadeTexts) -> ControlFlow<()>;
 
-/// The first text of each chunk from `from` on, and the number of texts. Samples that share pages are in one chunk.
+/// The first text of each chunk from `from` on, and the number of texts, which are the samples that are used. Those that share
+/// pages are in one chunk.
 pub(super) fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
-    let all = dataset.sample_count();
+    let all = dataset.kept_count();
     let mut starts = vec![from];
     let mut add = |next: u64| {
         if starts.last().is_some_and(|last| next >= last + CHUNK_TEXTS) && next < all {
@@ -100,7 +101,10 @@ pub(super) fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
         }
     };
     match dataset.blocks() {
-        Some(blocks) => blocks.firsts.into_iter().for_each(&mut add),
+        Some(blocks) => {
+            let number = |id| dataset.kept().map_or(id, |kept| kept.number_of(id));
+            blocks.firsts.into_iter().map(number).for_each(&mut add);
+        }
         None => (0..=all.saturating_sub(from) / CHUNK_TEXTS)
             .for_each(|chunk| add(from + chunk * CHUNK_TEXTS)),
     }

@@ -104,7 +104,8 @@ impl SamplePlan {
         let mut scratch = WorkerScratch::default();
         let mut why_not = String::from("the dataset has no samples");
         let mut batch = Vec::new();
-        for sample in 0..dataset.sample_count().min(TRIED) {
+        for number in 0..dataset.kept_count().min(TRIED) {
+            let sample = dataset.kept_at(number).0;
             let key = DrawKey { seed: 0, epoch: 0, sample };
             let mut task = SampleTask::new(SampleId(sample), key, Vec::new());
             let mut row = MemoryRow::of(self.row_tensors());

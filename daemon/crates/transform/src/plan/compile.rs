@@ -243,7 +243,8 @@ impl SamplePlan {
         let mut scratch = WorkerScratch::default();
         let mut why_not = String::from("the dataset has no samples");
         let mut found = Found::default();
-        for id in 0..dataset.sample_count().min(TRIED) {
+        for number in 0..dataset.kept_count().min(TRIED) {
+            let id = dataset.kept_at(number).0;
             let key = DrawKey { seed: 0, epoch: 0, sample: id };
             let prepared = self.prepare_probe(place, body, key, dataset, read, &mut scratch);
             if let Err(reason) = prepared {

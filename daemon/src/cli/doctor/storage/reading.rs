@@ -72,9 +72,9 @@ pub(super) fn read(stream: &Stream, at_once: u32, time: Duration, turn: &AtomicU
                 while begin.elapsed() < time {
                     // Relaxed, here and below: metrics.
                     let step = turn.fetch_add(1, Ordering::Relaxed);
-                    let sample = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % stream.sample_count();
+                    let number = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % stream.kept_count();
                     let started = Instant::now();
-                    match read_one(stream, SampleId(sample), &mut buffer) {
+                    match read_one(stream, stream.kept_at(number), &mut buffer) {
                         Ok(length) => {
                             times.record(started.elapsed());
                             samples.fetch_add(1, Ordering::Relaxed);

@@ -76,6 +76,7 @@ impl Session {
             return Some(planned.sample);
         };
         let (seed, draw) = (self.stream.config.order.seed, attempts.checked_sub(1)?);
-        self.stream.selection().substitute(seed, planned.pass, *bad, draw)
+        let kept = self.stream.draws.kept.as_deref();
+        self.stream.selection().substitute(kept, seed, planned.pass, *bad, draw)
     }
 }

@@ -2,11 +2,9 @@
 //! several threads, and a number for each sample is saved next to the index; of classes also their values.
 //!
 //! The saved file has a key of what the numbers are of (the dataset, its index file, the source); another key is no
-//! error, they are then learned again. It is read whole and checked by its digest.
+//! error, they are then learned again.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -14,13 +12,15 @@ use std::time::Duration;
 
 use forebay_config::{Config, LengthUnit};
 use forebay_dataset::opening::read_sample;
-use forebay_dataset::{DatasetError, OpenOptions, Opened, ScanProgress, open_beside, path_beside};
+use forebay_dataset::{
+    DatasetError, FileKey, OpenOptions, Opened, ScanProgress, file_key, path_beside, read_checked,
+    save_checked,
+};
 use forebay_keys::ConfigError;
 use forebay_media::decode::Decoders;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::location::SampleBytes;
 use forebay_storage::{Retries, StorageError};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{UNKNOWN, as_length, substitutes, value};
 use crate::ground::classes::{ClassValue, ClassValues, Found};
@@ -31,8 +31,7 @@ const MAGIC: [u8; 8] = *b"FBLENS\0\x01";
 /// The same of classes.
 const MAGIC_OF_CLASSES: [u8; 8] = *b"FBCLAS\0\x01";
 /// The most bytes of a saved file after its numbers: of the values of classes.
-const MOST_BYTES_BEHIND: u64 = 512 << 20;
-const DIGEST_BYTES: usize = 32;
+const MOST_BYTES_BEHIND: usize = 512 << 20;
 /// Samples that a thread takes at once: neighbours are often in one file.
 const SAMPLES_AT_ONCE: usize = 256;
 /// More threads do not make reading faster.
@@ -156,14 +155,20 @@ pub(in crate::ground) fn classes(
 }
 
 /// A saved file and its key.
-type Place = (PathBuf, [u8; DIGEST_BYTES]);
+type Place = (PathBuf, FileKey);
 
 /// The place of the saved file of what is learned; `None`: there is no index.
 fn place_of(opened: &Opened, what: &str, source: &str) -> Option<Place> {
     let index = opened.report.path.as_deref()?;
-    let key = key_of(index, &opened.dataset.fingerprint(), source)?;
-    let name =
-        blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", source.as_bytes()));
+    let dataset = opened.dataset.as_ref();
+    let fingerprint = dataset.fingerprint();
+    let key = file_key(index, &fingerprint, source)?;
+    let mut of = source.as_bytes().to_vec();
+    if dataset.kept().is_some() {
+        // Selections of one dataset, such as its parts, have files of their own.
+        of.extend(fingerprint);
+    }
+    let name = blake3::Hash::from_bytes(blake3::derive_key("forebay lengths of", &of));
     Some((path_beside(index, &format!(".{what}-{}", &name.to_hex()[..16])), key))
 }
 
@@ -183,7 +188,7 @@ fn keep(
     config: &Config,
     learning: Learning<'_>,
     place: Option<&Place>,
-    save: impl FnOnce(&Path, &[u8; DIGEST_BYTES]) -> io::Result<()>,
+    save: impl FnOnce(&Path, &FileKey) -> io::Result<()>,
 ) {
     if let Some((path, key)) = place
         && let Err(error) = save(path, key)
@@ -219,83 +224,32 @@ fn learn_and_say(
     learn(config, opened, learning, count, options)
 }
 
-/// What the saved lengths are of: the dataset, the index file that is used, and the source.
-fn key_of(index: &Path, fingerprint: &[u8; 32], source: &str) -> Option<[u8; DIGEST_BYTES]> {
-    let status = std::fs::metadata(index).ok()?;
-    let mut hasher = blake3::Hasher::new_derive_key("forebay key of saved lengths");
-    hasher.update(fingerprint);
-    for number in [status.mtime(), status.mtime_nsec(), status.size().cast_signed()] {
-        hasher.update(&number.to_le_bytes());
-    }
-    hasher.update(source.as_bytes());
-    Some(*hasher.finalize().as_bytes())
-}
-
 /// The saved numbers and the bytes behind them; `None`: others, or a damaged file.
 fn read_saved(
     path: &Path,
-    (magic, key): (&[u8; 8], &[u8; DIGEST_BYTES]),
+    (magic, key): (&[u8; 8], &FileKey),
     count: usize,
     is_configured: bool,
 ) -> io::Result<Option<(Vec<u32>, Vec<u8>)>> {
-    if !path.try_exists()? {
-        return Ok(None);
-    }
-    let (mut file, _) = open_beside(path, is_configured)?;
-    let least = (magic.len() + 2 * DIGEST_BYTES + 4 * count) as u64;
-    let length = file.metadata()?.len();
-    if !(least..=least + MOST_BYTES_BEHIND).contains(&length) {
-        return Ok(None);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    (&mut file).take(length).read_to_end(&mut bytes)?;
-    let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else { return Ok(None) };
-    let head = [&magic[..], key].concat();
-    if !body.starts_with(&head) || blake3::hash(body).as_bytes() != digest {
-        return Ok(None);
-    }
-    let Some((numbers, behind)) = body[head.len()..].split_at_checked(4 * count) else {
+    let least = 4 * count;
+    let sizes = least..=least.saturating_add(MOST_BYTES_BEHIND);
+    let Some(mut bytes) = read_checked(path, (*magic, key), sizes, is_configured)? else {
         return Ok(None);
     };
-    let numbers = numbers.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-    Ok(Some((numbers, behind.to_vec())))
+    let behind = bytes.split_off(least);
+    let numbers = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    Ok(Some((numbers, behind)))
 }
 
-/// Writes the file beside its place and renames it.
 fn save(
     path: &Path,
-    (magic, key): (&[u8; 8], &[u8; DIGEST_BYTES]),
+    (magic, key): (&[u8; 8], &FileKey),
     numbers: &[u32],
     behind: &[u8],
 ) -> io::Result<()> {
-    let mut bytes = [&magic[..], key].concat();
-    bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     bytes.extend(behind);
-    let digest = *blake3::hash(&bytes).as_bytes();
-    bytes.extend(digest);
-    // Each process has another name, also one of the same number in another container; a file that a killed process has
-    // left is in nobody's way.
-    let beside = path_beside(path, &format!(".partial-{:016x}", random()?));
-    let written = write_new(&beside, &bytes).and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
-}
-
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(u64::from_le_bytes(bytes))
-}
-
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_data()
+    save_checked(path, (*magic, key), &bytes)
 }
 
 /// Why learning has ended early.
@@ -410,7 +364,10 @@ impl Reader<'_> {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                *length = self.length(SampleId(id), &mut buffers)?;
+                *length = match self.opened.dataset.kept() {
+                    Some(kept) if !kept.contains(id) => UNKNOWN,
+                    _ => self.length(SampleId(id), &mut buffers)?,
+                };
                 done.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -493,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saved_lengths_are_read_with_their_key_only() {
+    fn saved_numbers_are_read_with_their_key_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.lengths");
         let (key, lengths) = ([7; 32], vec![3, 1, 4]);
@@ -506,23 +463,5 @@ mod tests {
             let of_classes = read_saved(&path, (&MAGIC_OF_CLASSES, &key), 3, true);
             assert_eq!(of_classes.unwrap(), None);
         }
-        let mut bytes = std::fs::read(&path).unwrap();
-        bytes[45] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-        assert_eq!(read(key, 3), None, "damaged");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
-    }
-
-    #[test]
-    fn files_left_by_a_killed_process_do_not_prevent_saving() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.lengths");
-        let left = path_beside(&path, &format!(".partial-{}", std::process::id()));
-        std::fs::write(&left, "some").unwrap();
-        save(&path, (&MAGIC, &[7; 32]), &[3], &[]).unwrap();
-        let read = read_saved(&path, (&MAGIC, &[7; 32]), 1, true);
-        assert_eq!(read.unwrap(), Some((vec![3], vec![])));
-        assert_eq!(std::fs::read(&left).unwrap(), b"some");
-        assert_ne!(random().unwrap(), random().unwrap());
     }
 }

@@ -9,7 +9,7 @@ use forebay_storage::location::{Location, SampleBytes, SharedBytes, Unit};
 use forebay_storage::{Opened, Storage, StorageError};
 
 /// The reader of one thread.
-pub(super) struct SampleReader<'a> {
+pub(crate) struct SampleReader<'a> {
     dataset: &'a dyn Dataset,
     storage: &'a dyn Storage,
     limit_bytes: u64,
@@ -22,7 +22,7 @@ pub(super) struct SampleReader<'a> {
 }
 
 impl<'a> SampleReader<'a> {
-    pub(super) const fn new(
+    pub(crate) const fn new(
         dataset: &'a dyn Dataset,
         storage: &'a dyn Storage,
         limit_bytes: u64,
@@ -39,12 +39,12 @@ impl<'a> SampleReader<'a> {
         }
     }
 
-    pub(super) const fn storage(&self) -> &'a dyn Storage {
+    pub(crate) const fn storage(&self) -> &'a dyn Storage {
         self.storage
     }
 
     /// Reads a sample, and passes the values of its fields to `take`. The inner error is a defect of the sample.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &mut self,
         id: SampleId,
         take: impl FnOnce(&[FieldValue<'_>]) -> Result<T, String>,
