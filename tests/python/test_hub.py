@@ -239,8 +239,8 @@ def test_neighbours_of_a_block_come_by_one_request_in_the_order_of_the_folder(hu
         pass
     hub.clear()
     assert epochs_of(rows, at_hub) == whole
-    # Four blocks an epoch; a late response may be asked for again.
-    assert 8 <= len(hub.storage.requests) <= 16, len(hub.storage.requests)
+    # Four blocks, which may be kept for the next epoch; a late response may be asked for again.
+    assert 4 <= len(hub.storage.requests) <= 16, len(hub.storage.requests)
     with forebay.Loader(at_hub) as loader:
         batches = iter(loader)
         taken = [sample for _ in range(3) for sample in rows(next(batches))]
