@@ -8,11 +8,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+
+from process_tree import cpu_seconds
 
 BATCH = 64
 
@@ -69,12 +72,14 @@ def main() -> None:
     while time.perf_counter() - launched < found["first"] + terms["settle"]:
         next(batches)
     requests, samples, begun = num_requests(terms["counts"]), 0, time.perf_counter()
+    used = cpu_seconds(os.getpid())
     found["ends"] = begun + terms["seconds"]
     for count in batches:
         samples += count
         if time.perf_counter() > found["ends"]:
             break
     seconds = time.perf_counter() - begun
+    found["used"] = (cpu_seconds(os.getpid()) - used) / samples * 1000
     found |= {"rate": samples / seconds, "requests": (num_requests(terms["counts"]) - requests) / samples}
     # Forebay's generator ends itself with its figures.
     next(batches, None)

@@ -243,9 +243,9 @@ fn a_server_that_goes_away_is_waited_for_and_named() {
     assert_eq!(found, expected[..expected.len() / 2]);
 }
 
-/// Parts of objects that lie behind each other are asked for together where they are wanted in that order.
+/// Parts of objects that lie behind each other are asked for together where they are wanted in that order, or in blocks.
 #[test]
-fn neighbours_come_by_one_request_where_samples_come_in_order() {
+fn neighbours_come_by_one_request_where_samples_come_in_order_or_in_blocks() {
     let dir = TestDir::new();
     data::stack(&dir.path("stack"), 1000);
     // Three members each.
@@ -270,9 +270,10 @@ fn neighbours_come_by_one_request_where_samples_come_in_order() {
     for (format, name, samples, keys) in
         [("npy", "stack/samples.npy", 1000, ""), ("webdataset", "tars", 300, fields)]
     {
-        for shuffle in ["true", "false"] {
+        for shuffle in ["true", "false", "\"blocks\""] {
             let keys =
                 format!("batch.size = 20\norder.shuffle = {shuffle}\nring.slots = 3\n{keys}");
+            let shuffle = shuffle.trim_matches('"');
             let local = format!("{format}-{shuffle}.toml");
             let local = copying(&dir, &local, dir.path(name).to_str().unwrap(), format, &keys);
             let expected = take_epoch(&mut attach(&local));

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hub import TOKEN, Repository, serving_hub
 from PIL import Image
-from support import FIXTURES, config_of, digest, digests, run_program, write_tar, write_toml
+from support import FIXTURES, config_of, digest, digests, epochs_of, run_program, write_tar, write_toml
 
 SAMPLES = 48
 
@@ -204,6 +204,51 @@ def test_a_kept_link_costs_one_request_a_sample(hub):
     requests = len(hub.endpoint.requests) + len(hub.storage.requests) - hedges
     assert len(hub.requests("/resolve/")) == 3 and not hub.requests("/tree/")
     assert requests <= 1.05 * 5 * SAMPLES, requests
+
+
+def test_neighbours_of_a_block_come_by_one_request_in_the_order_of_the_folder(hub, tmp_path):
+    folder, count = tmp_path / "blocks", 40
+    folder.mkdir()
+    # Eleven of them are a block of 1 MiB.
+    members = [(f"{sample:03}.bin", b"%03d" % sample + bytes(90_000)) for sample in range(count)]
+    for shard, half in enumerate([members[: count // 2], members[count // 2 :]]):
+        write_tar(folder / f"{shard}.tar", half)
+    hub.repositories["lab/blocks"] = Repository()
+    hub.repositories["lab/blocks"].commit(folder)
+
+    def settings(path):
+        dataset = {"path": str(path), "format": "webdataset", "fields": {"x": {"from": "bin", "as": "bytes"}}}
+        order = {"epochs": 2, "seed": 7, "shuffle": "blocks", "blocks": 2}
+        return config_of(dataset, order=order, output={"x": {"ragged": True, "max_bytes": "96KiB"}})
+
+    def rows(batch):
+        for sample, row in zip(batch["index"].tolist(), batch["x"]):
+            assert bytes(row[:3]) == b"%03d" % sample
+        return batch["index"].tolist()
+
+    whole = epochs_of(rows, settings(folder))
+    assert [sorted(samples) for samples in whole] == [list(range(count))] * 2 and whole[0] != whole[1]
+    groups = [
+        {sample // 11 if sample < 20 else 2 + (sample - 20) // 11 for sample in part}
+        for part in (whole[0][:4], whole[0][-4:])
+    ]
+    assert all(len(blocks) <= 2 for blocks in groups), groups
+    at_hub = settings("hf://datasets/lab/blocks")
+    # The index is made.
+    with forebay.Loader(at_hub):
+        pass
+    hub.clear()
+    assert epochs_of(rows, at_hub) == whole
+    # Four blocks, which may be kept for the next epoch; a late response may be asked for again.
+    assert 4 <= len(hub.storage.requests) <= 16, len(hub.storage.requests)
+    with forebay.Loader(at_hub) as loader:
+        batches = iter(loader)
+        taken = [sample for _ in range(3) for sample in rows(next(batches))]
+        state = loader.state_dict()
+    assert [taken + epochs_of(rows, at_hub, 1, 2, state=state)[0]] == whole[:1]
+    done = run_program("check", "--plan-only", write_toml(tmp_path / "check.toml", at_hub))
+    assert "4 blocks, permuted; the samples of 2 of them are mixed, about 20 of 40" in done.stdout, done
+    assert "neighbours" in done.stdout and "1.0 bytes read" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ keys! {
         /// keys the order of every epoch and all random operations
         pub seed: u64, "", default(0);
         /// an exact, global shuffle, another one each epoch; `false`: the dataset's own order; `"blocks"`: blocks of
-        /// neighbours are permuted, and the samples of `blocks` of them at a time, where single samples are dear to read; see
-        /// [Blocks](../guide/shuffling.md)
+        /// neighbours are permuted, and the samples of `blocks` of them at a time, where single samples are dear to read:
+        /// in compressed pages, or by a request each; see [Blocks](../guide/shuffling.md)
         pub shuffle: Shuffle, "", default(Shuffle::Exact, "`true` (`imagenet-eval`: `false`)");
         /// with `shuffle = "blocks"`: the blocks whose samples are mixed with each other; more of them mix better and take
         /// more memory

@@ -27,7 +27,7 @@ use forebay_cache::{UnpackedFiles, UnpackedStorage};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
 use forebay_dataset::progress::ScanProgress;
-use forebay_dataset::runs::in_runs;
+use forebay_dataset::runs::{in_blocks, in_runs};
 use forebay_index::folder::names::split_extension;
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::{self, FolderKeys};
@@ -360,11 +360,12 @@ fn open_once(
     };
     // The cached parts of a sample are usable in any order.
     let has_runs = config.cache.path.is_none() && storage.properties().requests.is_some();
-    // Runs are of neighbours, and those of kept samples may not be used.
-    let in_order = options.in_order.filter(|_| has_runs && dataset.kept().is_none());
-    let dataset = match in_order {
-        Some(batch) => in_runs(dataset, batch, config.limits.sample_bytes),
-        None => dataset,
+    let limit_bytes = config.limits.sample_bytes;
+    let dataset = match options.in_order {
+        // Neighbours of kept samples may be samples that are not used.
+        Some(batch) if has_runs && dataset.kept().is_none() => in_runs(dataset, batch, limit_bytes),
+        None if has_runs && options.by_blocks => in_blocks(dataset, limit_bytes),
+        _ => dataset,
     };
     // The index keeps the result of the opening, so the cache is only for reading samples.
     let storage = match has_no_cache {

@@ -136,9 +136,14 @@ impl RowLength {
         row.dtype = IDS;
         row.shape.clear();
         row.shape.push((ids.len() + padded) as u64);
-        row.bytes.clear();
-        row.bytes.extend(ids.flat_map(i32::to_ne_bytes));
-        row.bytes.extend(std::iter::repeat_n(fill.to_ne_bytes(), padded).flatten());
+        let ids_bytes = ids.len() * size_of::<i32>();
+        row.bytes.resize(ids_bytes + padded * size_of::<i32>(), 0);
+        // Loops over elements, which no build makes calls for each byte of.
+        let (of_ids, of_fill) = row.bytes.split_at_mut(ids_bytes);
+        for (place, id) in of_ids.as_chunks_mut().0.iter_mut().zip(ids) {
+            *place = id.to_ne_bytes();
+        }
+        of_fill.as_chunks_mut().0.fill(fill.to_ne_bytes());
     }
 }
 

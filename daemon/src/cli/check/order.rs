@@ -27,12 +27,13 @@ pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, Stri
         Selection::Mixture(_) => "an exact shuffle of each pass through a dataset".to_owned(),
         Selection::Once(_) => "an exact shuffle of all samples".to_owned(),
     };
-    let pages =
-        stream.blocks().map(|found| ("compressed pages", pages(stream, &found, world_size)));
+    // Neighbours that share no pages have blocks in an order in blocks alone.
+    let name = if stream.has_pages() { "compressed pages" } else { "neighbours" };
+    let pages = stream.blocks().map(|found| (name, pages(stream, &found, world_size)));
     [("order", order)].into_iter().chain(classes::lines(stream)).chain(pages).collect()
 }
 
-/// The cost of reading and unpacking compressed pages.
+/// The cost of reading and unpacking compressed pages, or of reading neighbours together.
 fn pages(stream: &Stream, found: &SampleBlocks, world_size: u32) -> String {
     let of = |bytes: PageBytes| Factors::of(bytes, found.used_bytes);
     let (alone, together) = (of(found.alone), of(found.together));
@@ -124,5 +125,7 @@ pub(super) fn as_json(stream: &Stream) -> serde_json::Value {
             "in_blocks": bytes(found.together),
         })
     });
-    serde_json::json!({ "shuffle": stream.config().order.shuffle.word(), "compressed_pages": pages })
+    let shuffle = stream.config().order.shuffle.word();
+    let (pages, neighbours) = if stream.has_pages() { (pages, None) } else { (None, pages) };
+    serde_json::json!({ "shuffle": shuffle, "compressed_pages": pages, "neighbours": neighbours })
 }

@@ -31,6 +31,10 @@ impl Parts {
     fn in_runs(self, batch: u64) -> Arc<dyn Dataset> {
         in_runs(Arc::new(self), batch, LIMIT)
     }
+
+    fn in_blocks(self) -> Arc<dyn Dataset> {
+        in_blocks(Arc::new(self), LIMIT)
+    }
 }
 
 impl FileTable for Parts {
@@ -121,6 +125,35 @@ fn samples_that_cannot_share_a_read_are_read_individually() {
 }
 
 #[test]
+fn blocks_are_neighbours_in_a_file_of_bounded_size() {
+    let firsts = |parts: Parts| {
+        let blocks = blocks_of_neighbours(&parts)?;
+        let same = parts.in_blocks().blocks();
+        assert_eq!(same.as_ref(), Some(&blocks));
+        Some(blocks.firsts)
+    };
+    assert_eq!(firsts(Parts::row(1000, 24, 0)), Some(vec![0]));
+    assert_eq!(firsts(Parts::row(40, 100_000, 0)), Some(vec![0, 10, 20, 30]));
+    assert_eq!(firsts(Parts::row(4, 600_000, 0)), None, "blocks of one sample");
+    assert_eq!(firsts(Parts::row(40, 1000, MOST_GAP_BYTES + 1)), None, "far from each other");
+    // Of another file, before its neighbour, without a length: each begins a block.
+    let part = |file, offset| (file, offset, Some(10));
+    let mut parts =
+        vec![part(0, 0), part(0, 10), part(0, 30), part(1, 40), part(1, 50), part(1, 20)];
+    parts.extend([part(1, 30), (2, 0, None), part(2, 0), part(2, 10)]);
+    let parts = Parts::new(parts);
+    assert_eq!(firsts(parts.clone()), Some(vec![0, 3, 5, 7, 8]));
+    let blocks = blocks_of_neighbours(&parts).unwrap();
+    assert_eq!((blocks.used_bytes, blocks.most_bytes, blocks.together.packed), (90, 40, 100));
+    // The order is that of a storage that knows its objects, and the reads are not joined.
+    let unstamped = Parts { has_stamps: false, ..parts };
+    assert_eq!(blocks_of_neighbours(&unstamped).unwrap(), blocks);
+    assert_eq!(located(unstamped.clone().in_blocks().as_ref(), 1), located(&unstamped, 1));
+    let limited = in_blocks(Arc::new(Parts::row(40, 1000, 0)), MOST_RUN_BYTES - 1);
+    assert!(!limited.shares_units(), "a storage would not read the block");
+}
+
+#[test]
 fn run_of_the_wrong_length_is_a_defect() {
     let runs = Parts::row(40, 10, 0).in_runs(20);
     let bytes = vec![0; 199];
@@ -140,6 +173,21 @@ proptest! {
             parts.sort_unstable();
         }
         let plain = Parts::new(parts);
+        let in_blocks = plain.clone().in_blocks();
+        let blocks = in_blocks.blocks().filter(|_| in_blocks.shares_units());
+        for id in 0..plain.sample_count() {
+            let (own, run) = (located(&plain, id), located(in_blocks.as_ref(), id));
+            let (own_bytes, run_bytes) = (bytes_at(own), bytes_at(run));
+            let mut values = Vec::new();
+            in_blocks.read(SampleId(id), run_bytes.as_slice().into(), &mut values).unwrap();
+            let [FieldValue::Bytes(found)] = values.as_slice() else { panic!("{values:?}") };
+            prop_assert_eq!(found.as_ref(), own_bytes.as_slice());
+            if let (Some(blocks), true) = (&blocks, run != own) {
+                let block = |id| blocks.firsts.partition_point(|first| *first <= id);
+                let same = (0..plain.sample_count()).filter(|other| located(in_blocks.as_ref(), *other) == run);
+                prop_assert!(same.clone().all(|other| block(other) == block(id)) && same.count() > 1);
+            }
+        }
         let runs = plain.clone().in_runs(batch);
         for id in 0..plain.sample_count() {
             let (own, run) = (located(&plain, id), located(runs.as_ref(), id));

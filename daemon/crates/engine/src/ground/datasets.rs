@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_config::{Config, DatasetConfig, DrawsConfig, Shuffle, weight_changes};
+use forebay_dataset::runs::blocks_of_neighbours;
 use forebay_dataset::{DatasetError, Field, FieldKind, OpenOptions, Opened, join, read_weights};
 use forebay_keys::ConfigError;
 use forebay_order::{
@@ -323,10 +324,11 @@ fn in_blocks(
         ConfigError::new(&location, message)
     };
     let dataset = &datasets.opened.dataset;
-    let found = dataset.blocks().ok_or_else(|| {
+    let found = dataset.blocks().or_else(|| blocks_of_neighbours(dataset.as_ref()));
+    let found = found.ok_or_else(|| {
         fail(format!(
-            "`order.shuffle = \"blocks\"` is for values in compressed pages, and {} ({}) has none: its samples are read \
-             alone for what they are; set `order.shuffle` to true",
+            "`order.shuffle = \"blocks\"` is for samples that lie together in files, and those of {} ({}) do not: each is \
+             read alone; set `order.shuffle` to true",
             config.dataset.path.display(),
             config.dataset.format
         ))
@@ -345,8 +347,10 @@ fn in_blocks(
         .map_err(|error| fail(error.to_string()))?;
     // The blocks of a single group are the blocks of the next epoch, too.
     let groups = if blocks.open() == blocks.count() { 1 } else { 2 };
+    // Samples that are read individually do not hold their block.
+    let of_each = if dataset.shares_units() { found.most_bytes } else { 0 };
     let open = OpenBlocks {
-        bytes: found.most_bytes.saturating_mul(groups).saturating_mul(blocks.open() as u64),
+        bytes: of_each.saturating_mul(groups).saturating_mul(blocks.open() as u64),
         scratch_per_thousand: found.scratch_per_thousand,
     };
     Ok((blocks, open))

@@ -418,6 +418,12 @@ impl Stream {
         self.dataset.blocks()
     }
 
+    /// Whether samples lie in compressed pages, which several of them share.
+    #[must_use]
+    pub fn has_pages(&self) -> bool {
+        self.dataset.page_bytes().is_some()
+    }
+
     /// The datasets, if there are several.
     #[must_use]
     pub fn datasets(&self) -> &[DatasetShare] {

@@ -159,7 +159,7 @@ fn dataset_without_blocks_is_refused_with_the_remedy() {
     let message = error.to_string();
     assert!(
         message.contains("stream.toml:6: ")
-            && message.contains("(npy) has none")
+            && message.contains("(npy) do not: each is read alone")
             && message.contains("set `order.shuffle` to true"),
         "{message}"
     );
