@@ -2,6 +2,7 @@
 ranks, through kills and resumptions, by the labels of folders and by columns."""
 
 import json
+import os
 import shutil
 from collections import Counter
 
@@ -24,7 +25,7 @@ def of_pictures(pictures, size=4, **order):
     order = {"seed": 3, "epochs": 4, **order}
     return config_of(
         {"format": "image-folder", "path": str(pictures)},
-        [{"op": "decode-image"}],
+        [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}],
         order=order,
         batch={"size": size, "last": "pad" if "group" in order else "short"},
         ring={"slots": 3, "hold": 1},
@@ -52,7 +53,7 @@ def test_each_class_is_drawn_equally_often_on_any_number_of_ranks(pictures):
         assert all(len({label for _, label in rows[place : place + 4]}) == 4 for place in range(0, 28, 4))
     # Of the largest class an epoch has half, and two epochs have all.
     assert len({sample for rows in whole[:2] for sample, label in rows if label == 3}) == 14
-    for world_size, size in [(2, 3), (3, 2), (2, 7)]:
+    for world_size, size in [(2, 7), (3, 2)]:
         assert epochs_of(samples_and_labels, of_pictures(pictures, size, balance="label"), 4, world_size) == whole
     drawn = epochs_of(samples_and_labels, of_pictures(pictures, balance="label", samples_per_epoch=10), 2)
     for rows in [*drawn, drawn[0] + drawn[1]]:
@@ -67,8 +68,7 @@ def test_batches_have_several_samples_of_each_of_their_groups(pictures):
         assert len({sample for sample, _ in rows}) == len(rows) == 26
         labels = numpy.array([label for _, label in rows]).reshape(13, 2)
         assert (labels[:, 0] == labels[:, 1]).all()
-    for world_size in [2, 3]:
-        assert epochs_of(samples_and_labels, config, 3, world_size) == whole
+    assert epochs_of(samples_and_labels, config, 2, world_size=3) == whole[:2]
     of_one = of_pictures(pictures, 2, group="label")
     with forebay.Loader(of_one) as loader:
         assert all(len(set(batch["label"].tolist())) == 1 for batch in loader)
@@ -91,18 +91,21 @@ def test_states_and_kills_change_no_row(pictures):
     with pytest.raises(forebay.StateMismatch, match=r"2 of each label .* in batches of 4"):
         forebay.Loader(of_pictures(pictures, 2, group="label"), state=state)
     config = of_pictures(pictures, balance="label")
-    kill_in_each_epoch(config, epochs_of(lambda batch: batch["index"].tolist(), config, 2), 3)
+    kill_in_each_epoch(config, epochs_of(lambda batch: batch["index"].tolist(), config, 1), 3)
 
 
 @pytest.fixture
 def table(tmp_path):
     """A folder with a Parquet file of a hundred rows, whose `text` is one of five and whose `i64` differ."""
     shutil.copy(FIXTURES / "tables/usual.parquet", tmp_path)
+    # An index of what has just changed is made anew.
+    for path in [tmp_path / "usual.parquet", tmp_path]:
+        os.utime(path, (1_700_000_000, 1_700_000_000))
     return {"format": "parquet", "path": str(tmp_path), "fields": {"text": {"from": "text"}, "i64": {"from": "i64"}}}
 
 
 def test_columns_are_classes_and_are_read_once(table, tmp_path):
-    tables = {"output": {"text": {"max_bytes": 16}}, "order": {"epochs": 1, "balance": "text"}}
+    tables = {"output": {"text": {"ragged": True, "max_bytes": 16}}, "order": {"epochs": 1, "balance": "text"}}
     index = tmp_path.parent / f"{tmp_path.name}.index"
     config = config_of({**table, "index": str(index)}, batch={"size": 8}, **tables)
     with forebay.Loader(config) as loader:
@@ -127,7 +130,7 @@ def test_a_manifest_is_grouped_by_a_column_of_text(tmp_path):
     config = config_of(
         {"format": "manifest", "path": str(tmp_path / "rows.csv"), "fields": fields},
         order={"epochs": 1, "group": {"by": "who", "size": 3}},
-        output={"words": {"max_bytes": 16}, "who": {"max_bytes": 16}},
+        output={"words": {"ragged": True, "max_bytes": 16}, "who": {"ragged": True, "max_bytes": 16}},
         batch={"size": 6, "last": "pad"},
     )
     with forebay.Loader(config) as loader:

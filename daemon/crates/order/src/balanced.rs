@@ -57,6 +57,7 @@ impl Balanced {
     }
 
     /// The draw at a position.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of classes")]
     pub(super) fn draw_at(&self, seed: u64, epoch: u64, position: u64) -> Drawn {
         let count = u64::from(self.classes.count());
         let (rounds, rest) = (self.draws / count, self.draws % count);

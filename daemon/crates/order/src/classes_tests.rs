@@ -30,13 +30,13 @@ fn samples_are_listed_by_class() {
 fn samples_of_a_class_are_drawn_equally_often() {
     for samples in [1, 2, 5, 16, 17, 40] {
         let classes = alone(samples);
-        for per_epoch in [1, 3, 16, 17, 41, 100] {
+        for per_epoch in [1_u64, 3, 16, 17, 41, 100] {
             let mut over_all = vec![0_u64; samples];
             let mut passes = std::collections::BTreeSet::new();
             for epoch in 0..7_u64 {
                 let mut counts = vec![0_u64; samples];
                 let of_epoch =
-                    ClassDraws { before: u128::from(epoch) * per_epoch, draws: per_epoch as u64 };
+                    ClassDraws { before: u128::from(epoch * per_epoch), draws: per_epoch };
                 for number in 0..of_epoch.draws {
                     let drawn = classes.draw((3, epoch), (0, of_epoch), number, 1);
                     counts[index(drawn.sample.0)] += 1;
