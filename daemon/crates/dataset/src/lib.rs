@@ -14,6 +14,7 @@ pub mod error;
 mod field;
 pub mod index_bytes;
 mod joined;
+pub mod mask;
 pub mod npy_header;
 pub mod opening;
 pub mod progress;
