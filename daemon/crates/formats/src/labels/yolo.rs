@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use forebay_keys::keys;
 
 use super::yaml::Yaml;
-use super::{
-    Label, LabelKind, Labels, MAX_LABEL_BYTES, MaskSource, Objects, Pair, Plan, is_picture, stem,
-};
+use super::{Label, LabelKind, Labels, MaskSource, Objects, Pair, Plan, is_picture, stem};
 use crate::indexed::Opening;
 use crate::manifest::coco::Masks;
 use forebay_dataset::error::DatasetError;

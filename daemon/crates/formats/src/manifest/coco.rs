@@ -273,7 +273,7 @@ operations = [
         }
         if let Some(each) = self.points_each {
             let points = cell();
-            if points.len() as u64 != count * each * POINT_BYTES {
+            if points.len() as u64 != count.saturating_mul(each).saturating_mul(POINT_BYTES) {
                 return Err(damaged());
             }
             take(array(DType::F32, vec![count, each, 3], points))?;
@@ -298,7 +298,7 @@ operations = [
     }
 
     fn max_row_bytes(&self, index: &RowIndex, _place: usize, field: &Field) -> Option<u64> {
-        let points = self.points_each.unwrap_or(0) * POINT_BYTES;
+        let points = self.points_each.unwrap_or(0).saturating_mul(POINT_BYTES);
         match field.name.as_str() {
             "boxes" => Some(index.longest(1).max(BOX_BYTES as u64)),
             "labels" | "instances" | "segment_ids" => {

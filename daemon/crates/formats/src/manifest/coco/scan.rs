@@ -106,7 +106,7 @@ pub(super) fn make(
             None => "it lists no images".to_owned(),
         }));
     }
-    warnings.extend(table.sentences(&parsed, wanted));
+    warnings.extend(table.sentences(&parsed, layout.masks));
     // Strings only: serialization cannot fail.
     let rules = serde_json::to_string(&layout).unwrap_or_default();
     Ok(draft.build(started_seconds, &rules))
@@ -193,16 +193,17 @@ impl Table {
     }
 
     /// The warnings for the user, one sentence each.
-    fn sentences(&self, parsed: &Parsed, wanted: Wanted) -> impl Iterator<Item = String> {
+    fn sentences(&self, parsed: &Parsed, masks: Option<Masks>) -> impl Iterator<Item = String> {
         let tell = |count: u64, words: &str| (count > 0).then(|| format!("{count} {words}"));
-        let crowds = match wanted {
-            Wanted::Objects { crowds: true } => "annotations of crowds (iscrowd) have no boxes",
+        let crowds = match masks {
+            Some(Masks::Categories) => "annotations of crowds (iscrowd) have no boxes",
             _ => "annotations of crowds (iscrowd) are left out",
         };
+        let without_mask = masks.map_or(0, |_| parsed.without_mask);
         let sentences = [
             tell(parsed.crowds, crowds),
             tell(parsed.empty, "boxes without an area are left out"),
-            tell(parsed.without_mask, "objects without a segmentation are not in masks"),
+            tell(without_mask, "objects without a segmentation are not in masks"),
             tell(self.foreign, "annotations of images that the file does not list are left out"),
         ];
         sentences.into_iter().flatten()
