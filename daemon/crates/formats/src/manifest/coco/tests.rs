@@ -137,7 +137,7 @@ fn masks_have_the_numbers_of_categories_or_of_instances() {
     let (_made, opened) = objects("dataset.masks = \"categories\"\n");
     // The crowd of cats first, then both parts of the dog, then the cat.
     assert_eq!(mask_values(&opened, 0), [1, 2, 2, 1]);
-    assert_eq!(mask_values(&opened, 1), []);
+    assert!(mask_values(&opened, 1).is_empty());
     assert_eq!(sample(&opened, 0).unwrap()[1..3], ["F32 [2, 4]", "I64 [2]"]);
     assert_eq!(opened.report.warnings, ["1 annotations of crowds (iscrowd) have no boxes"]);
     let (_made, opened) = objects("dataset.masks = \"instances\"\ndataset.keypoints = true\n");
