@@ -9,11 +9,14 @@ use std::path::Path;
 pub use forebay_cache::cache_entry;
 use forebay_config::Config;
 pub use forebay_formats::fuzzing::{
-    arrow_table, coco, dali_index, index, json_key, litdata_nested, manifest, manifest_index, npy,
-    npz, parquet_table, records, tar, tar_index, tfrecord, token_file, token_index,
+    arrow_table, coco, dali_index, index, json_key, label_file, litdata_nested, manifest,
+    manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
+    token_index,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
-pub use forebay_media::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
+pub use forebay_media::fuzzing::{
+    bmp, exif, gif, jpeg, jpeg_markers, mask, png, sound, tiff, webp,
+};
 pub use forebay_select::fuzzing::condition;
 #[cfg(feature = "text")]
 pub use forebay_text::fuzzing::{conversation, text, tokenizer};
@@ -36,9 +39,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("jpeg_index", jpeg_index),
     ("jpeg_markers", jpeg_markers),
     ("json_key", json_key),
+    ("label_file", label_file),
     ("litdata_nested", litdata_nested),
     ("manifest", manifest),
     ("manifest_index", manifest_index),
+    ("mask", mask),
     ("npy", npy),
     ("npz", npz),
     ("parquet_table", parquet_table),

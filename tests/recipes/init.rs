@@ -343,10 +343,9 @@ fn a_coco_file_beside_its_pictures_runs_and_other_layouts_are_questions() {
     data::images(&dir.path("yolo/images"), 40, 2);
     std::fs::create_dir(dir.path("yolo/labels")).unwrap();
     std::fs::write(dir.path("yolo/labels/00000000.txt"), "0 0.5 0.5 1 1").unwrap();
-    let refused = init(&dir, &["yolo", "-o", "yolo.toml"]);
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("YOLO") && !dir.path("yolo.toml").exists(), "{refused:?}");
-    success(&dir, &["yolo/images", "-o", "yolo.toml", "--set", "dataset.format=image-folder"]);
+    success(&dir, &["yolo", "-o", "yolo.toml"]);
+    assert!(read(&dir, "yolo.toml").contains("format = \"yolo\""));
+    success(&dir, &["yolo/images", "-o", "classes.toml", "--set", "dataset.format=image-folder"]);
 }
 
 #[test]

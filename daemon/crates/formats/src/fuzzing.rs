@@ -6,7 +6,7 @@ use forebay_protocol::ids::SampleId;
 
 use crate::image_folder;
 use crate::litdata::nested;
-use crate::{fields, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
+use crate::{fields, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
 use forebay_columnar::fuzzing::read_for_fuzzing;
 use forebay_columnar::{arrow, parquet};
 use forebay_dataset::ArrayValue;
@@ -142,6 +142,18 @@ pub fn coco(bytes: &[u8]) {
     let mut kept = 0;
     let _ = manifest::coco::parse_for_fuzzing(bytes, |path, boxes| kept += path.len() + 16 * boxes);
     assert!(kept <= bytes.len(), "{kept}");
+}
+
+/// Reads a file of labels, as VOC's, YOLO's, and as a list of YOLO's classes: each box has a label.
+///
+/// # Panics
+/// A box has no label or is not finite.
+pub fn label_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    labels::read_for_fuzzing(text, |boxes, labels, outlines| {
+        assert!(boxes == labels && (outlines == 0 || outlines == boxes));
+        assert!(boxes <= text.len());
+    });
 }
 
 /// Opens a saved index of manifests. The checksum is corrected first, because a fuzzer could not pass it.

@@ -1,4 +1,4 @@
-//! Detects the probable layout of a folder with several kinds of files: COCO, YOLO, images with masks, one array per
+//! Detects the probable layout of a folder with several kinds of files: COCO, VOC, YOLO, images with masks, one array per
 //! column. The names of their folders are not classes, and training with them as labels is useless.
 //!
 //! Only `forebay init` detects layouts: a run reads what its configuration describes.
@@ -11,6 +11,7 @@ use forebay_config::DatasetConfig;
 use crate::fields::IMAGES;
 use crate::file_groups;
 use crate::indexed::Format;
+use crate::labels::{Labels, Voc, Yolo};
 use crate::manifest::coco::Coco;
 use crate::manifest::{Manifest, NamedPictures, named_pictures, tabular};
 use crate::registry::{of_pattern, open_storage};
@@ -283,28 +284,37 @@ impl<'a> Tree<'a> {
         Ok(Layout { format: "coco", path: full, root, note })
     }
 
-    /// Refuses YOLO's labels: a text file for each image, in separate folders.
-    fn refuse_yolo(&self) -> Result<(), DatasetError> {
+    /// YOLO's labels: a text file for each image, in separate folders.
+    fn yolo(&self) -> Option<Layout> {
         let texts = self.folders.iter().find(|folder| {
             let is_labels = folder
                 .path
                 .split(|byte| *byte == b'/')
                 .any(|part| part.eq_ignore_ascii_case(b"labels"));
             is_labels && folder.of("txt") > 0
-        });
-        let Some(texts) = texts.filter(|_| self.folders.iter().any(|folder| folder.pictures() > 0))
-        else {
-            return Ok(());
-        };
-        Err(self.question(format!(
-            "seems to be YOLO's layout: {:?} has {} .txt files for the pictures beside it, and no format reads these. Save \
-             the boxes as a COCO file and give its path (format = \"coco\"); or list picture and .txt in a CSV with the \
-             columns image,boxes (format = \"manifest\", dataset.fields: boxes = {{ from = \"boxes\", as = \"bytes\" }}) and \
-             parse the text in a Python stage. {}",
+        })?;
+        let has_pictures = self.folders.iter().any(|folder| folder.pictures() > 0);
+        let note = format!(
+            "YOLO's layout: {:?} has {} .txt files for the pictures beside it; dataset.image_set names other pictures than \
+             those of \"train\"",
             texts.name(),
-            texts.of("txt"),
-            AS_CLASSES
-        )))
+            texts.of("txt")
+        );
+        let format = Labels::<Yolo>::FORMAT.name;
+        has_pictures.then(|| Layout { format, path: self.root.to_owned(), root: None, note })
+    }
+
+    /// Pascal VOC's folders.
+    fn voc(&self) -> Option<Layout> {
+        let named = |name: &[u8]| self.folders.iter().find(|folder| folder.path == name);
+        let annotations = named(b"Annotations")?.of("xml");
+        let has_pictures = named(b"JPEGImages")?.pictures() > 0;
+        let note = format!(
+            "Pascal VOC's layout with {annotations} files in Annotations; dataset.image_set names one of its ImageSets"
+        );
+        let format = Labels::<Voc>::FORMAT.name;
+        let is_one = annotations > 0 && has_pictures;
+        is_one.then(|| Layout { format, path: self.root.to_owned(), root: None, note })
     }
 
     /// Refuses two folders whose files have the same names, if one folder contains masks.
@@ -485,7 +495,9 @@ pub fn find_layout(
     if let Some(layout) = tree.coco()? {
         return Ok(Some(layout));
     }
-    tree.refuse_yolo()?;
+    if let Some(layout) = tree.voc().or_else(|| tree.yolo()) {
+        return Ok(Some(layout));
+    }
     tree.refuse_pairs()?;
     tree.refuse_columns(options)?;
     Ok(None)

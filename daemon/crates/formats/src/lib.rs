@@ -20,6 +20,7 @@ mod file_samples;
 pub mod fuzzing;
 mod image_folder;
 mod indexed;
+mod labels;
 mod layouts;
 mod litdata;
 mod manifest;

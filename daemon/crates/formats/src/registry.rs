@@ -11,6 +11,7 @@ use crate::arrow::Arrow;
 use crate::audio_folder::AudioFolderKeys;
 use crate::draft::{Draft, Seen};
 use crate::indexed;
+use crate::labels::{Labels, Voc, Yolo};
 use crate::manifest::Manifest;
 use crate::manifest::coco::Coco;
 use crate::mds::Mds;
@@ -113,7 +114,7 @@ const fn indexed<F: indexed::Format>() -> Format {
     }
 }
 
-static FORMATS: [Format; 14] = [
+static FORMATS: [Format; 16] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -129,6 +130,8 @@ static FORMATS: [Format; 14] = [
     },
     indexed::<TfRecord>(),
     indexed::<Coco>(),
+    indexed::<Labels<Voc>>(),
+    indexed::<Labels<Yolo>>(),
     indexed::<Tables<Arrow>>(),
     indexed::<Tables<Parquet>>(),
     Format {
@@ -429,7 +432,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, arrow, parquet, audio-folder, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

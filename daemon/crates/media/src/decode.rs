@@ -8,6 +8,7 @@ pub mod colour;
 pub mod exif;
 mod format;
 mod gif;
+mod mask;
 mod names;
 pub mod png;
 mod tiff;
@@ -26,7 +27,8 @@ pub use format::Content;
 use format::{Form, Format};
 
 /// All formats except JPEG, which can be decoded in part.
-static FORMATS: [Format; 5] = [png::FORMAT, webp::FORMAT, tiff::FORMAT, bmp::FORMAT, gif::FORMAT];
+static FORMATS: [Format; 6] =
+    [png::FORMAT, webp::FORMAT, tiff::FORMAT, bmp::FORMAT, gif::FORMAT, mask::FORMAT];
 
 /// The format, and the decoder's data from the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -59,6 +59,11 @@ pub fn gif(bytes: &[u8]) {
     decode(b"GIF8", bytes);
 }
 
+/// A coded mask.
+pub fn mask(bytes: &[u8]) {
+    decode(b"\x8bmask\r\n\x01", bytes);
+}
+
 /// A sound file: the first byte chooses the form.
 ///
 /// # Panics

@@ -148,6 +148,26 @@ kinds! {
     write(out) { write_pair(f64::write(&out.low), f64::write(&out.high)) }
     schema (pair_schema(&f64::schema()))
 
+    /// Pairs of numbers of keypoints.
+    [pub(crate)] Pairs as Vec<[u32; 2]>: "a list of pairs of whole numbers from 0, such as `[[1, 2], [3, 4]]`", type "a list of pairs of whole numbers";
+    read(value) {
+        let Value::Array(items) = value else { return None };
+        let number = |value: &Value| match value {
+            Value::Integer(number) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        let pairs = items.iter().map(|item| {
+            let [first, second] = pair(&item.value)?;
+            Some([number(first)?, number(second)?])
+        });
+        pairs.collect()
+    }
+    write(out) {
+        let pairs = out.iter().map(|[first, second]| write_pair(u32::write(first), u32::write(second)));
+        Value::Array(pairs.map(Located::from).collect())
+    }
+    schema { "type": "array", "items": (pair_schema(&json!({ "type": "integer", "minimum": 0 }))) }
+
     /// Bits per channel of a decoded image.
     [pub(crate)] Depth as u8: "8 or 16";
     read(value) {

@@ -18,6 +18,7 @@ mod field;
 mod finish;
 mod geometry;
 mod image;
+mod keypoints;
 mod memory_row;
 mod needs;
 mod operations;

@@ -15,6 +15,7 @@ pub(super) mod for_tests;
 pub(super) mod gaussian_blur;
 pub(super) mod grayscale;
 pub(super) mod image_patches;
+pub(super) mod map_segments;
 pub(super) mod normalize;
 pub(super) mod pad;
 pub(super) mod random_erasing;

@@ -10,8 +10,8 @@ use super::operations::for_tests;
 use super::operations::spin;
 use super::operations::{
     auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image, delay,
-    gaussian_blur, grayscale, image_patches, normalize, pad, random_erasing, random_flip,
-    random_levels, random_lists, random_resized_crop, resize, views, warps,
+    gaussian_blur, grayscale, image_patches, map_segments, normalize, pad, random_erasing,
+    random_flip, random_levels, random_lists, random_resized_crop, resize, views, warps,
 };
 #[cfg(feature = "text")]
 use super::operations::{chat, tokenize};
@@ -112,6 +112,7 @@ const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
     ),
     (normalize::Arguments::TABLE, normalize::compile, None),
     (image_patches::Arguments::TABLE, image_patches::compile, None),
+    (map_segments::Arguments::TABLE, map_segments::compile, None),
     #[cfg(feature = "text")]
     (tokenize::Arguments::TABLE, tokenize::compile, None),
     #[cfg(feature = "text")]

@@ -3,12 +3,13 @@
 //!
 //! The draw is made for the first image in `fields`; the others are masks, of which single pixels are picked. The
 //! float32 [n, 4] array contains the boxes. Every other array has a row for each box, which is dropped together with
-//! its box.
+//! its box; the points of a float32 [n, k, 3] array move with the image.
 
 use super::boxes::{Corners, clipped, stays};
 use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Sample, wide_refusal};
 use super::geometry::Sampling;
 use super::image::{ImageTools, PendingImage};
+use super::keypoints::{self, Place};
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{ConfigError, Section};
 use forebay_media::array::ArrayBuffer;
@@ -53,6 +54,16 @@ struct Boxes {
 struct Named {
     number: usize,
     name: String,
+}
+
+impl Boxes {
+    /// The arrays of keypoints, with the number of points of a box.
+    fn keypoints<'t>(&'t self, types: &'t FieldTypes) -> impl Iterator<Item = (&'t Named, u64)> {
+        self.others.iter().filter_map(|other| match &types.fields[other.number].kind {
+            FieldType::Raw(kind) => Some((other, keypoints::points_of(kind)?)),
+            FieldType::Image(_) => None,
+        })
+    }
 }
 
 /// The type of arrays that differ only in the number of rows; `None` for anything else.
@@ -259,6 +270,37 @@ impl SharedFields {
         })
     }
 
+    /// Which points change places in a mirrored image.
+    ///
+    /// # Errors
+    /// There are keypoints and `pairs` is absent, or there are none and it is not, or it has points that do not exist.
+    pub(crate) fn mirrored_pairs(
+        &self,
+        operation: &str,
+        section: &Section,
+        types: &FieldTypes,
+        pairs: Option<Vec<[u32; 2]>>,
+    ) -> Result<Vec<[u32; 2]>, ConfigError> {
+        let boxes = self.boxes.iter();
+        let mut points = boxes.flat_map(|boxes| boxes.keypoints(types));
+        let refuse = |message: String| Err(section.error_at("keypoint_pairs", message));
+        match (points.next(), pairs) {
+            (None, None) => Ok(Vec::new()),
+            (None, Some(_)) => refuse(format!(
+                "`{operation}` has `keypoint_pairs`, and `fields` names no keypoints (float32 [n, k, 3]); leave it out"
+            )),
+            (Some((named, _)), None) => refuse(format!(
+                "`{operation}` mirrors `{}`: the left eye becomes the right one. Name the points that change places as \
+                 `keypoint_pairs = [[1, 2], [3, 4]]`, or `[]` if none do",
+                named.name
+            )),
+            (Some((named, count)), Some(pairs)) => match keypoints::check_pairs(&pairs, count) {
+                Ok(()) => Ok(pairs),
+                Err(reason) => refuse(format!("`keypoint_pairs` of `{}`: {reason}", named.name)),
+            },
+        }
+    }
+
     /// The numbers of the image and its masks.
     pub(crate) fn images(&self) -> impl Iterator<Item = usize> {
         std::iter::once(&self.image).chain(&self.masks).map(|image| image.number)
@@ -335,7 +377,7 @@ impl SharedFields {
     }
 
     /// Moves the boxes to their positions in the changed image of this size; clips them, and drops boxes that are too
-    /// small.
+    /// small. Keypoints move as a box without an area would.
     ///
     /// # Errors
     /// The boxes' array is invalid, or an array lacks a row for each box.
@@ -344,6 +386,25 @@ impl SharedFields {
         sample: &mut Sample<'_, '_>,
         size: Size,
         change: impl Fn(Corners) -> Corners,
+    ) -> Result<(), Defect> {
+        let place = |[x, y]: Place| {
+            let [x, y, ..] = change([x, y, x, y]);
+            [x, y]
+        };
+        self.each_box_and_point(sample, size, &change, place, &[])
+    }
+
+    /// As [`each_box`](Self::each_box); keypoints move as `place` does, and those of a pair change places.
+    ///
+    /// # Errors
+    /// As [`each_box`](Self::each_box).
+    pub(crate) fn each_box_and_point(
+        &self,
+        sample: &mut Sample<'_, '_>,
+        size: Size,
+        change: impl Fn(Corners) -> Corners,
+        place: impl Fn(Place) -> Place,
+        pairs: &[[u32; 2]],
     ) -> Result<(), Defect> {
         let Some(Boxes { corners, others }) = &self.boxes else { return Ok(()) };
         let tools = &mut *sample.tools;
@@ -372,6 +433,7 @@ impl SharedFields {
                 )));
             }
             keep_rows(array, &kept);
+            keypoints::move_points(array, size, &place, pairs);
         }
         tools.kept = kept;
         Ok(())

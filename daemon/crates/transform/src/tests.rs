@@ -37,6 +37,7 @@ fn mixed(fields: &[&str]) -> InMemory {
         ("mask", FieldKind::EncodedImage),
         ("boxes", FieldKind::Array { dtype: DType::F32, shape: vec![2, 4] }),
         ("numbers", FieldKind::RaggedArray { dtype: DType::I16, row_shape: vec![] }),
+        ("points", FieldKind::RaggedArray { dtype: DType::F32, row_shape: vec![1, 3] }),
         ("score", FieldKind::Float),
         ("caption", FieldKind::Text),
         ("blob", FieldKind::Bytes),
@@ -55,6 +56,7 @@ fn value<'a>(field: &str, id: SampleId, bytes: &'a [u8]) -> FieldValue<'a> {
         "caption" => FieldValue::Text("a gräy cat".into()),
         "blob" => FieldValue::Bytes(bytes[..20].into()),
         "boxes" => array(DType::F32, &[2, 4], false, BOXES.as_flattened()),
+        "points" => array(DType::F32, &[2, 1, 3], false, POINTS.as_flattened()),
         "label" => FieldValue::Integer(i64::try_from(id.0).unwrap() - 5),
         _ => array(DType::I16, &[3], true, NUMBERS.as_flattened()),
     }
@@ -73,6 +75,16 @@ const BOXES: [[u8; 4]; 8] = [
     [0; 4],
     60.0_f32.to_le_bytes(),
     50.0_f32.to_le_bytes(),
+];
+
+/// A keypoint of each box: x, y and visibility.
+const POINTS: [[u8; 4]; 6] = [
+    10.0_f32.to_le_bytes(),
+    44.5_f32.to_le_bytes(),
+    1.0_f32.to_le_bytes(),
+    60.0_f32.to_le_bytes(),
+    20.0_f32.to_le_bytes(),
+    2.0_f32.to_le_bytes(),
 ];
 
 /// One row, filled with a pattern that reveals unwritten bytes.

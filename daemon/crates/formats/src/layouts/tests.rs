@@ -97,13 +97,29 @@ fn coco_download_is_read_as_its_training_instances() {
 }
 
 #[test]
+fn folders_of_labels_are_named_by_their_format() {
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (folders, expected)) in [
+        (&[("images/train", "jpg"), ("labels/train", "txt")][..], "yolo"),
+        (&[("train/images", "jpg"), ("train/labels", "txt")], "yolo"),
+        (&[("JPEGImages", "jpg"), ("Annotations", "xml"), ("SegmentationClass", "png")], "voc"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let root = folder.path().join(format!("layout{number}"));
+        make(&root, folders);
+        let found = layout(&root).unwrap().unwrap();
+        assert_eq!((found.format, &found.path), (expected, &root));
+    }
+}
+
+#[test]
 fn folders_that_are_not_classes_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (number, (folders, expected)) in [
         (&[("images", "jpg"), ("masks", "png")][..], "pictures and their masks"),
         (&[("photos", "jpg"), ("drawn", "png")], "pictures and their masks"),
-        (&[("images/train", "jpg"), ("labels/train", "txt")], "YOLO"),
-        (&[("train/images", "jpg"), ("train/labels", "txt")], "YOLO"),
     ]
     .into_iter()
     .enumerate()

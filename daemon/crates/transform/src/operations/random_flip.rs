@@ -1,9 +1,10 @@
 //! `random-horizontal-flip` and `random-vertical-flip`: mirror an image at random.
 
-use crate::arguments::Probability;
+use crate::arguments::{Pairs, Probability};
 use crate::boxes::{Corners, mirrored_horizontally, mirrored_vertically};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::geometry::Geometry;
+use crate::keypoints::Place;
 use crate::shared_fields::SharedFields;
 use forebay_dataset::Defect;
 use forebay_keys::{ConfigError, Keys, Section};
@@ -16,6 +17,7 @@ struct RandomFlip {
     probability: f64,
     mirror: fn(&mut Geometry),
     mirror_box: fn(Corners, Size) -> Corners,
+    pairs: Vec<[u32; 2]>,
 }
 
 macro_rules! flip {
@@ -29,6 +31,8 @@ macro_rules! flip {
                 pub field: String, "", absent("the only image");
                 /// several fields that share one draw: an image, masks of it, boxes and what belongs to each; instead of `field`
                 pub fields: Vec<String>, "", absent("`field` alone");
+                /// keypoints in `fields`: which of an object's points, from 0, change places in a mirrored image, such as both eyes; `[]`: none
+                pub keypoint_pairs: Pairs, "", absent("`fields` has no keypoints");
             }
         }
 
@@ -36,10 +40,12 @@ macro_rules! flip {
             section: &mut Section,
             types: &mut FieldTypes,
         ) -> Result<Box<dyn Operation>, ConfigError> {
-            let $Arguments { probability, field, fields } = $Arguments::read(section)?;
+            let $Arguments { probability, field, fields, keypoint_pairs } =
+                $Arguments::read(section)?;
             let fields = SharedFields::of_decoded($name, section, types, (field, fields))?;
+            let pairs = fields.mirrored_pairs($name, section, types, keypoint_pairs)?;
             let (mirror, mirror_box) = ($mirror, $mirror_box);
-            Ok(Box::new(RandomFlip { fields, probability, mirror, mirror_box }))
+            Ok(Box::new(RandomFlip { fields, probability, mirror, mirror_box, pairs }))
         }
     };
 }
@@ -72,8 +78,14 @@ impl Operation for RandomFlip {
             })?;
         }
         // Boxes are clipped and dropped in either case: which ones are kept does not depend on the draw.
-        self.fields.each_box(sample, size, |corners| {
-            if is_mirrored { (self.mirror_box)(corners, size) } else { corners }
-        })
+        if !is_mirrored {
+            return self.fields.each_box(sample, size, |corners| corners);
+        }
+        let mirror = |corners| (self.mirror_box)(corners, size);
+        let place = |[x, y]: Place| {
+            let [x, y, ..] = mirror([x, y, x, y]);
+            [x, y]
+        };
+        self.fields.each_box_and_point(sample, size, mirror, place, &self.pairs)
     }
 }

@@ -4,8 +4,9 @@
 //! largest central part of a permitted ratio.
 
 use crate::arguments::{ImageSize, Interpolation, PositiveRange};
-use crate::boxes::{cut_out, scaled};
+use crate::boxes::{cut_out, moved, scaled};
 use crate::contract::{FieldTypes, Operation, Sample};
+use crate::keypoints::Place;
 use crate::needs::Reckoning;
 use crate::shared_fields::SharedFields;
 use forebay_dataset::Defect;
@@ -140,9 +141,14 @@ impl Operation for RandomResizedCrop {
             image.geometry.crop(i64::from(part.left), i64::from(part.top), part.size());
             image.resize(self.size, role.sampling(self.interpolation), tools)
         })?;
-        self.fields.each_box(sample, self.size, |corners| {
-            scaled(cut_out(corners, part), part.size(), self.size)
-        })
+        let change = |corners| scaled(cut_out(corners, part), part.size(), self.size);
+        // Not clipped to the part: a point outside of it is dropped.
+        let place = |[x, y]: Place| {
+            let cut = moved([x, y, x, y], -i64::from(part.left), -i64::from(part.top));
+            let [x, y, ..] = scaled(cut, part.size(), self.size);
+            [x, y]
+        };
+        self.fields.each_box_and_point(sample, self.size, change, place, &[])
     }
 }
 

@@ -211,3 +211,61 @@ fn mask_keeps_its_levels() {
     assert!([0, 200, 255].iter().all(|level| rows[1].contains(level)));
     assert!(rows[0].iter().any(|level| ![0, 7, 200, 255].contains(level)));
 }
+
+/// Keypoints at two corners of the boxes are at the corners of the moved boxes, or have left the image with them.
+#[test]
+fn keypoints_follow_as_the_corners_of_their_boxes() {
+    let dataset = mixed(&["image", "mask", "boxes", "points"]);
+    let fields = r#"fields = ["image", "mask", "boxes", "points"]"#;
+    let output =
+        RAGGED.lines().next().unwrap().to_owned() + "\npoints = { ragged = true, max_bytes = 64 }";
+    let mirrored = |name: &str| format!(r#"{{ op = "{name}", keypoint_pairs = [], {fields} }}"#);
+    let plain = |rest: &str| format!("{{ op = {rest}, {fields} }}");
+    let (mut whole, mut gone) = (0, 0);
+    for operation in [
+        plain(r#""random-resized-crop", size = [40, 30]"#),
+        plain(r#""random-crop", size = [100, 140]"#),
+        plain(r#""resize", size = [33, 77]"#),
+        plain(r#""pad", padding = [1, 2, 3, 4]"#),
+        mirrored("random-horizontal-flip"),
+        mirrored("random-vertical-flip"),
+    ] {
+        let config = plain_config(&one_stage(&format!("{DECODE}, {operation}"), &output));
+        for sample in 0..40 {
+            let rows = run_all(&config, &dataset, &photograph(), sample).unwrap();
+            let (boxes, points) = (floats(&rows[2]), floats(&rows[3]));
+            assert_eq!(boxes.len() / 4, points.len() / 3);
+            for (corners, point) in boxes.as_chunks::<4>().0.iter().zip(points.as_chunks::<3>().0) {
+                if point[2] == 0.0 {
+                    assert_eq!(*point, [0.0; 3]);
+                    gone += 1;
+                    continue;
+                }
+                let near = |one: f32, other: f32| (one - other).abs() < 1e-3;
+                let is_corner = (near(point[0], corners[0]) || near(point[0], corners[2]))
+                    && (near(point[1], corners[1]) || near(point[1], corners[3]));
+                assert!(point[2] == 2.0 || is_corner, "{operation}: {point:?} of {corners:?}");
+                whole += 1;
+            }
+        }
+    }
+    assert!(whole > 200 && gone > 10, "{whole} {gone}");
+}
+
+#[test]
+fn mirrored_keypoints_need_their_pairs() {
+    let fields = ["image", "mask", "boxes", "numbers", "points"];
+    let flip = |more: &str, named: &str| {
+        refused(&format!(r#"{{ op = "random-horizontal-flip"{more}, fields = {named} }}"#), &fields)
+    };
+    let all = r#"["image", "boxes", "points"]"#;
+    let message = flip("", all);
+    assert!(
+        message.contains("mirrors `points`") && message.contains("or `[]` if none do"),
+        "{message}"
+    );
+    let message = flip(", keypoint_pairs = [[0, 1]]", all);
+    assert!(message.contains("there is no point 1: the points are 0 to 0"), "{message}");
+    let message = flip(", keypoint_pairs = []", r#"["image", "boxes"]"#);
+    assert!(message.contains("names no keypoints"), "{message}");
+}

@@ -1,4 +1,4 @@
-//! Reads a COCO file as a stream: keeps the parts that fields need, and skips polygons and everything else.
+//! Reads a COCO file as a stream: keeps the parts that fields need, and skips everything else.
 //!
 //! The kept part of an image or an annotation is smaller than its JSON. A value longer than [`MAX_TOKEN_BYTES`] and
 //! lists nested deeper than [`MAX_DEPTH`] are refused before they are stored.
@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::segmentation::{Numbers, Segmentation};
 use forebay_dataset::error::DatasetError;
 use forebay_index::window::Bytes;
 
@@ -26,13 +27,39 @@ pub(super) struct Image {
     pub(super) size: Option<[u32; 2]>,
 }
 
-/// A box.
+/// The parts of annotations that fields are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Boxes only; segmentations and keypoints are skipped.
+    Boxes,
+    /// Boxes, segmentations and keypoints; whether regions of crowds have masks.
+    Objects { crowds: bool },
+    /// The segments of panoptic annotations.
+    Segments,
+}
+
+/// An object, or a segment of a panoptic annotation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Annotation {
     pub(super) image: u64,
     pub(super) category: u64,
     /// The corners: x and y of the upper left, then of the lower right.
     pub(super) corners: [f32; 4],
+    pub(super) is_crowd: bool,
+    /// The segment's id in its picture of ids.
+    pub(super) segment: u32,
+    /// The end of its parts in [`Parsed::parts`].
+    parts_end: usize,
+    /// The end of its keypoints in [`Parsed::points`].
+    points_end: usize,
+}
+
+/// The picture of ids of a panoptic annotation.
+#[derive(Debug)]
+pub(super) struct SegmentFile {
+    pub(super) image: u64,
+    /// The end of its path in [`Parsed::segment_names`].
+    pub(super) name_end: usize,
 }
 
 /// The contents of a file.
@@ -43,10 +70,46 @@ pub(super) struct Parsed {
     pub(super) annotations: Vec<Annotation>,
     /// Ids and names.
     pub(super) categories: Vec<(u64, String)>,
-    /// The number of crowd annotations, which are left out.
+    /// The number of crowd annotations, which have no boxes.
     pub(super) crowds: u64,
     /// The number of boxes without an area, which are left out.
     pub(super) empty: u64,
+    /// The number of objects without a segmentation.
+    pub(super) without_mask: u64,
+    /// The number of keypoints of each object; 0: none has any.
+    pub(super) points_each: usize,
+    /// The parts of masks, of all annotations.
+    parts: Vec<u8>,
+    /// x, y and visibility, of all annotations.
+    points: Vec<f32>,
+    /// The image's height and width by segmentations of runs, with the annotation's place.
+    run_sizes: Vec<(usize, [u32; 2])>,
+    pub(super) segment_files: Vec<SegmentFile>,
+    pub(super) segment_names: Vec<u8>,
+}
+
+impl Parsed {
+    /// The parts of an object's mask.
+    pub(super) fn parts(&self, place: usize) -> &[u8] {
+        let start = self.before(place).map_or(0, |before| before.parts_end);
+        &self.parts[start..self.annotations[place].parts_end]
+    }
+
+    /// An object's keypoints; empty: it has none.
+    pub(super) fn points(&self, place: usize) -> &[f32] {
+        let start = self.before(place).map_or(0, |before| before.points_end);
+        &self.points[start..self.annotations[place].points_end]
+    }
+
+    fn before(&self, place: usize) -> Option<&Annotation> {
+        self.annotations.get(place.checked_sub(1)?)
+    }
+
+    /// The image's height and width, if the object's segmentation states them.
+    pub(super) fn run_size(&self, place: usize) -> Option<[u32; 2]> {
+        let found = self.run_sizes.binary_search_by_key(&place, |(place, _)| *place);
+        found.ok().map(|found| self.run_sizes[found].1)
+    }
 }
 
 /// An id: an integer from 0, in any notation. Some exporters write `9.0` or `"9"`.
@@ -147,11 +210,55 @@ struct AnnotationRecord {
     iscrowd: Option<Flag>,
 }
 
+/// As [`AnnotationRecord`], with the object's segmentation and keypoints.
+#[derive(Deserialize)]
+struct ObjectRecord {
+    image_id: Id,
+    category_id: Option<Id>,
+    #[serde(default)]
+    bbox: Corners,
+    iscrowd: Option<Flag>,
+    #[serde(default)]
+    segmentation: Segmentation,
+    keypoints: Option<Keypoints>,
+}
+
+#[derive(Deserialize)]
+struct PanopticRecord {
+    image_id: Id,
+    file_name: Option<String>,
+    segments_info: Option<Vec<SegmentRecord>>,
+}
+
+#[derive(Deserialize)]
+struct SegmentRecord {
+    id: Id,
+    category_id: Id,
+    bbox: Corners,
+    iscrowd: Option<Flag>,
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Flag {
     Bool(bool),
     Number(u64),
+}
+
+impl Flag {
+    const fn is_set(&self) -> bool {
+        matches!(self, Self::Bool(true) | Self::Number(1..))
+    }
+}
+
+/// x, y and visibility of each keypoint.
+struct Keypoints(Vec<f32>);
+
+impl<'de> Deserialize<'de> for Keypoints {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let seed = Numbers(PhantomData, "keypoints, which are [x, y, visibility, ...] in pixels");
+        seed.deserialize(deserializer).map(Self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -172,12 +279,85 @@ impl Parsed {
         Ok(())
     }
 
-    fn add_annotation(&mut self, annotation: AnnotationRecord) -> Result<(), String> {
-        let AnnotationRecord { image_id: Id(image), category_id, bbox, iscrowd } = annotation;
-        if matches!(iscrowd, Some(Flag::Bool(true) | Flag::Number(1..))) {
+    fn add_box(&mut self, annotation: AnnotationRecord) -> Result<(), String> {
+        let AnnotationRecord { image_id, category_id, bbox, iscrowd } = annotation;
+        if iscrowd.is_some_and(|flag| flag.is_set()) {
             self.crowds += 1;
             return Ok(());
         }
+        self.add_annotation((image_id, category_id, bbox)).map(drop)
+    }
+
+    fn add_object(&mut self, object: ObjectRecord, keeps_crowds: bool) -> Result<(), String> {
+        let ObjectRecord { image_id, category_id, bbox, iscrowd, segmentation, keypoints } = object;
+        let is_crowd = iscrowd.is_some_and(|flag| flag.is_set());
+        self.crowds += u64::from(is_crowd);
+        if is_crowd && !keeps_crowds {
+            return Ok(());
+        }
+        let place = self.annotations.len();
+        let Some(annotation) = self.add_annotation((image_id, category_id, bbox))? else {
+            return Ok(());
+        };
+        annotation.is_crowd = is_crowd;
+        self.without_mask += u64::from(segmentation.parts.is_empty());
+        self.parts.extend_from_slice(&segmentation.parts);
+        self.run_sizes.extend(segmentation.size.map(|size| (place, size)));
+        let points = keypoints.map_or_else(Vec::new, |points| points.0);
+        if !points.is_empty() {
+            if self.points_each == 0 {
+                self.points_each = points.len() / 3;
+            }
+            if points.len() != 3 * self.points_each {
+                return Err(format!(
+                    "an annotation has {} numbers as keypoints, and the first one with keypoints has {}: three for each point",
+                    points.len(),
+                    3 * self.points_each
+                ));
+            }
+            if !points.iter().all(|number| number.is_finite()) {
+                return Err("a keypoint has a number that float32 does not hold".to_owned());
+            }
+        }
+        self.points.extend_from_slice(&points);
+        let ends = (self.parts.len(), self.points.len());
+        if let Some(annotation) = self.annotations.last_mut() {
+            (annotation.parts_end, annotation.points_end) = ends;
+        }
+        Ok(())
+    }
+
+    fn add_segments(&mut self, annotation: PanopticRecord) -> Result<(), String> {
+        let PanopticRecord { image_id: Id(image), file_name, segments_info } = annotation;
+        let (Some(file_name), Some(segments)) = (file_name, segments_info) else {
+            return Err(
+                "an annotation has no segments_info or no file_name: dataset.panoptic is for files such as \
+                 panoptic_train2017.json"
+                    .to_owned(),
+            );
+        };
+        self.segment_names.extend_from_slice(file_name.as_bytes());
+        let name_end = self.segment_names.len();
+        self.segment_files.push(SegmentFile { image, name_end });
+        for segment in segments {
+            let Id(id) = segment.id;
+            // A pixel of the picture has three bytes.
+            let id = u32::try_from(id).ok().filter(|id| *id < 1 << 24);
+            let id = id.ok_or("a segment's id is larger than a pixel of three bytes can be")?;
+            let parts = (Id(image), Some(segment.category_id), segment.bbox);
+            if let Some(annotation) = self.add_annotation(parts)? {
+                annotation.segment = id;
+                annotation.is_crowd = segment.iscrowd.is_some_and(|flag| flag.is_set());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an annotation with its box; `None`: it has no area.
+    fn add_annotation(
+        &mut self,
+        (Id(image), category_id, bbox): (Id, Option<Id>, Corners),
+    ) -> Result<Option<&mut Annotation>, String> {
         let (Some(Id(category)), Corners(Some([x, y, width, height]))) = (category_id, bbox) else {
             return Err(
                 "an annotation has no bbox or no category_id: files of boxes are read, such as instances_train2017.json"
@@ -186,15 +366,19 @@ impl Parsed {
         };
         if width <= 0.0 || height <= 0.0 {
             self.empty += 1;
-            return Ok(());
+            return Ok(None);
         }
         #[expect(clippy::cast_possible_truncation, reason = "boxes are float32")]
         let corners = [x, y, x + width, y + height].map(|number| number as f32);
         if !corners.iter().all(|number| number.is_finite()) {
             return Err("a bbox has a number that float32 does not hold".to_owned());
         }
-        self.annotations.push(Annotation { image, category, corners });
-        Ok(())
+        let (parts_end, points_end) = (self.parts.len(), self.points.len());
+        let (is_crowd, segment) = (false, 0);
+        let annotation =
+            Annotation { image, category, corners, is_crowd, segment, parts_end, points_end };
+        self.annotations.push(annotation);
+        Ok(self.annotations.last_mut())
     }
 
     fn add_category(&mut self, category: CategoryRecord) -> Result<(), String> {
@@ -220,6 +404,7 @@ pub(super) enum Fault {
 pub(super) fn parse(
     file: &dyn Bytes,
     window: u64,
+    wanted: Wanted,
     ask: &dyn Fn() -> ControlFlow<()>,
 ) -> Result<Parsed, Fault> {
     let mut source = Source {
@@ -234,7 +419,7 @@ pub(super) fn parse(
     };
     let mut parsed = Parsed::default();
     let mut json = serde_json::Deserializer::from_reader(&mut source);
-    let read = json.deserialize_map(TopLevel(&mut parsed)).and_then(|()| json.end());
+    let read = json.deserialize_map(TopLevel(&mut parsed, wanted)).and_then(|()| json.end());
     drop(json);
     match (read, source.failure) {
         (_, Some(failure)) => Err(Fault::Read(failure)),
@@ -338,7 +523,7 @@ impl Guard {
 }
 
 /// The top-level object of a file.
-struct TopLevel<'p>(&'p mut Parsed);
+struct TopLevel<'p>(&'p mut Parsed, Wanted);
 
 impl<'de> Visitor<'de> for TopLevel<'_> {
     type Value = ();
@@ -357,7 +542,15 @@ impl<'de> Visitor<'de> for TopLevel<'_> {
             }
             match place {
                 Some(0) => map.next_value_seed(Each::new(|image| self.0.add_image(image)))?,
-                Some(1) => map.next_value_seed(Each::new(|one| self.0.add_annotation(one)))?,
+                Some(1) => match self.1 {
+                    Wanted::Boxes => map.next_value_seed(Each::new(|one| self.0.add_box(one)))?,
+                    Wanted::Objects { crowds } => {
+                        map.next_value_seed(Each::new(|one| self.0.add_object(one, crowds)))?;
+                    }
+                    Wanted::Segments => {
+                        map.next_value_seed(Each::new(|one| self.0.add_segments(one)))?;
+                    }
+                },
                 Some(_) => map.next_value_seed(Each::new(|one| self.0.add_category(one)))?,
                 None => {
                     map.next_value::<IgnoredAny>()?;

@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 
 use super::super::scan::window;
-use super::parse::{Annotation, Fault, Parsed, parse};
-use super::{COLUMNS, Coco};
+use super::cells::{Cells, SegmentFiles};
+use super::parse::{Annotation, Fault, Parsed, Wanted, parse};
+use super::{Coco, Masks};
 use crate::indexed::{Format, Opening};
 use crate::manifest::paths::Paths;
 use forebay_dataset::error::DatasetError;
@@ -49,14 +50,30 @@ pub(super) fn make(
         let seen = ScanProgress::default();
         (request.options.progress)(seen)
     };
-    let parsed = parse(&file, window, &ask).map_err(|fault| match fault {
+    let keys = &opening.keys;
+    let wanted = match (&keys.panoptic, keys.masks, keys.keypoints) {
+        (Some(_), ..) => Wanted::Segments,
+        (None, None, false) => Wanted::Boxes,
+        (None, masks, _) => Wanted::Objects { crowds: masks == Some(Masks::Categories) },
+    };
+    let parsed = parse(&file, window, wanted, &ask).map_err(|fault| match fault {
         Fault::Read(error) => error,
         Fault::Broken(line, message) => file.fault_at(line, message),
     })?;
     let refuse = |reason: String| file.fault(reason);
-    let table = Table::of(&parsed).map_err(refuse)?;
-    let mut draft =
-        RowDraft::new(COLUMNS, [&request.identity, &request.digest], |cell| cell.len() as u64);
+    let mut table = Table::of(&parsed).map_err(refuse)?;
+    let layout = Coco {
+        classes: std::mem::take(&mut table.classes),
+        has_sizes: parsed.images.iter().all(|image| image.size.is_some()),
+        masks: keys.masks,
+        points_each: keys.keypoints.then_some(parsed.points_each as u64),
+        is_panoptic: keys.panoptic.is_some(),
+    };
+    layout.check(&parsed).map_err(refuse)?;
+    let segment_files = SegmentFiles::new(&parsed, opening).map_err(refuse)?;
+    let cells = Cells { layout: &layout, parsed: &parsed, table: &table, segment_files };
+    let keys = [&request.identity, &request.digest];
+    let mut draft = RowDraft::new(layout.columns(), keys, |cell| cell.len() as u64);
     draft.begin(&file_name, file.stamp);
     let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
     let paths = Paths::new(&opening.data_root, b"", true);
@@ -77,15 +94,8 @@ pub(super) fn make(
         paths
             .resolve(given, &mut path)
             .map_err(|reason| refuse(format!("the file_name of image {} {reason}", image.id)))?;
-        let (mut boxes, mut labels) = (Vec::new(), Vec::new());
-        for (annotation, label) in table.annotations(&parsed, place) {
-            boxes.extend(annotation.corners.iter().flat_map(|number| number.to_le_bytes()));
-            labels.extend_from_slice(&label.to_le_bytes());
-        }
-        let size: Vec<u8> =
-            image.size.iter().flatten().flat_map(|side| i64::from(*side).to_le_bytes()).collect();
-        let cells = [&path, &boxes, &labels, &size];
-        draft.add(image.id, cells.into_iter().map(|cell| Some(cell.as_slice())));
+        let cells = cells.of(place, &path).map_err(refuse)?;
+        draft.add(image.id, cells.iter().map(|cell| Some(cell.as_slice())));
     }
     if let Some(listed) = listed {
         listed.finish(NAME_FORM)?;
@@ -96,11 +106,7 @@ pub(super) fn make(
             None => "it lists no images".to_owned(),
         }));
     }
-    warnings.extend(table.sentences(&parsed));
-    let layout = Coco {
-        classes: table.classes,
-        has_sizes: parsed.images.iter().all(|image| image.size.is_some()),
-    };
+    warnings.extend(table.sentences(&parsed, layout.masks));
     // Strings only: serialization cannot fail.
     let rules = serde_json::to_string(&layout).unwrap_or_default();
     Ok(draft.build(started_seconds, &rules))
@@ -173,23 +179,31 @@ impl Table {
         Ok(Self { classes, order, starts, foreign })
     }
 
-    /// The annotations of an image, with their labels.
+    /// The annotations of an image, each with its place among all and its label.
     pub(super) fn annotations<'p>(
         &'p self,
         parsed: &'p Parsed,
         image: usize,
-    ) -> impl Iterator<Item = (&'p Annotation, i64)> {
+    ) -> impl Iterator<Item = (usize, &'p Annotation, u32)> {
         let range = self.starts[image] as usize..self.starts[image + 1] as usize;
-        let order = self.order[range].iter();
-        order.map(|(number, label)| (&parsed.annotations[*number as usize], i64::from(*label)))
+        self.order[range].iter().map(|(number, label)| {
+            let number = *number as usize;
+            (number, &parsed.annotations[number], *label)
+        })
     }
 
     /// The warnings for the user, one sentence each.
-    fn sentences(&self, parsed: &Parsed) -> impl Iterator<Item = String> {
+    fn sentences(&self, parsed: &Parsed, masks: Option<Masks>) -> impl Iterator<Item = String> {
         let tell = |count: u64, words: &str| (count > 0).then(|| format!("{count} {words}"));
+        let crowds = match masks {
+            Some(Masks::Categories) => "annotations of crowds (iscrowd) have no boxes",
+            _ => "annotations of crowds (iscrowd) are left out",
+        };
+        let without_mask = masks.map_or(0, |_| parsed.without_mask);
         let sentences = [
-            tell(parsed.crowds, "annotations of crowds (iscrowd) are left out"),
+            tell(parsed.crowds, crowds),
             tell(parsed.empty, "boxes without an area are left out"),
+            tell(without_mask, "objects without a segmentation are not in masks"),
             tell(self.foreign, "annotations of images that the file does not list are left out"),
         ];
         sentences.into_iter().flatten()

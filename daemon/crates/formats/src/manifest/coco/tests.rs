@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use forebay_keys::Section;
 
 use crate::conformance::{self, Format};
-use crate::testing::{EVERYWHERE, config_for, names, own_key, sample, write_aged};
+use crate::testing::{
+    EVERYWHERE, Opener, config_for, names, own_key, own_keys, sample, write_aged,
+};
 use crate::{open, recognize};
+use forebay_config::DatasetConfig;
 use forebay_dataset::{DatasetError, FieldKind, OpenOptions, Opened};
 
 fn conforming(root: &Path, count: usize) -> PathBuf {
@@ -41,6 +44,159 @@ fn coco_files_conform_on_disk_and_from_urls() {
         let (has_names, refuses_cuts) = (true, false);
         conformance::run(&Format { open, name: "coco", make: conforming, has_names, refuses_cuts });
     }
+}
+
+/// Opens COCO files with masks and keypoints.
+fn open_objects(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+    let mut config = config.clone();
+    config.own = own_keys("dataset.masks = \"instances\"\ndataset.keypoints = true\n");
+    open(&config, options)
+}
+
+/// Opens COCO files as panoptic ones.
+fn open_segments(config: &DatasetConfig, options: OpenOptions<'_>) -> Result<Opened, DatasetError> {
+    let mut config = config.clone();
+    let folder = config.path.parent().unwrap().join("ids");
+    config.own = own_keys(&format!("dataset.panoptic = {:?}\n", folder.to_str().unwrap()));
+    open(&config, options)
+}
+
+fn conforming_objects(root: &Path, count: usize) -> PathBuf {
+    let path = conforming(root, count);
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("\"height\": 7", "\"height\": 9");
+    let text = text.replace(
+        "\"segmentation\": [[1.5, 2]]",
+        "\"segmentation\": [[0, 0, 5, 0, 5, 5]], \"keypoints\": [1, 2, 2, 3, 4.5, 1]",
+    );
+    // One object more, so that the first image has an object too.
+    let text = text.replace(
+        "\"annotations\": [",
+        "\"annotations\": [{\"image_id\": 1000, \"bbox\": [1, 1, 2, 2], \"category_id\": 3, \"keypoints\": [0, 0, 0, 1, 1, 1]}, ",
+    );
+    write_aged(&path, text.replace("}, ]", "}]").as_bytes());
+    path
+}
+
+fn conforming_segments(root: &Path, count: usize) -> PathBuf {
+    let path = conforming(root, count);
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let annotations = (0..count).map(|number| {
+        let name = format!("{number:03}.png");
+        write_aged(&root.join("ids").join(&name), &vec![7; 10 + number]);
+        let segment = |id: usize| {
+            serde_json::json!({"id": id, "category_id": 3, "bbox": [0, 0, 2, id], "iscrowd": id % 2})
+        };
+        let segments: Vec<_> = (1..1 + number % 3).map(segment).collect();
+        serde_json::json!({"image_id": 1000 + 3 * number, "file_name": name, "segments_info": segments})
+    });
+    json["annotations"] = annotations.collect();
+    write_aged(&path, json.to_string().as_bytes());
+    path
+}
+
+#[test]
+fn masks_keypoints_and_segments_conform() {
+    let makes: [(Opener, fn(&Path, usize) -> PathBuf); 2] =
+        [(open_objects, conforming_objects), (open_segments, conforming_segments)];
+    for (open, make) in makes {
+        let (has_names, refuses_cuts) = (true, false);
+        conformance::run(&Format { open, name: "coco", make, has_names, refuses_cuts });
+    }
+}
+
+const OBJECTS: &str = r#"{"images": [{"id": 9, "file_name": "b.jpg", "width": 6, "height": 4}, {"id": 7, "file_name": "a.jpg", "width": 2, "height": 2}],
+    "categories": [{"id": 5, "name": "dog", "keypoints": ["nose", "tail"]}, {"id": 3, "name": "cat"}],
+    "annotations": [
+        {"image_id": 9, "category_id": 5, "bbox": [1, 1, 2, 2], "segmentation": [[0, 0, 0, 4, 2, 4, 2, 0], [4, 0, 4, 1, 5, 1, 5, 0]], "keypoints": [1, 2, 2, 0, 0, 0]},
+        {"image_id": 9, "category_id": 3, "bbox": [1, 1, 2, 2], "segmentation": {"counts": [5, 2, 17], "size": [4, 6]}},
+        {"image_id": 9, "category_id": 3, "bbox": [1, 1, 2, 2], "iscrowd": 1, "segmentation": {"counts": [0, 24], "size": [4, 6]}}
+    ]}"#;
+
+fn objects(keys: &str) -> (Fixture, Opened) {
+    let made = Fixture::new(OBJECTS);
+    write_aged(&made.path("b.jpg"), b"picture");
+    write_aged(&made.path("a.jpg"), b"picture");
+    let opened = made.open(own_keys(keys)).unwrap();
+    (made, opened)
+}
+
+/// The values of the objects of a sample's mask, with the number of parts of each.
+fn mask_values(opened: &Opened, id: u64) -> Vec<u16> {
+    let mut values = Vec::new();
+    let bytes = forebay_storage::location::SampleBytes::new(b"picture", &[7]);
+    opened.dataset.read(forebay_protocol::ids::SampleId(id), bytes, &mut values).unwrap();
+    let place = opened.dataset.fields().iter().position(|field| field.name == "mask").unwrap();
+    let forebay_dataset::FieldValue::EncodedImage(file) = values[place] else { panic!() };
+    let mask = forebay_dataset::mask::CodedMask::open(file).unwrap();
+    mask.objects().map(|object| object.unwrap().0).collect()
+}
+
+#[test]
+fn masks_have_the_numbers_of_categories_or_of_instances() {
+    let (_made, opened) = objects("dataset.masks = \"categories\"\n");
+    // The crowd of cats first, then both parts of the dog, then the cat.
+    assert_eq!(mask_values(&opened, 0), [1, 2, 2, 1]);
+    assert!(mask_values(&opened, 1).is_empty());
+    assert_eq!(sample(&opened, 0).unwrap()[1..3], ["F32 [2, 4]", "I64 [2]"]);
+    assert_eq!(opened.report.warnings, ["1 annotations of crowds (iscrowd) have no boxes"]);
+    let (_made, opened) = objects("dataset.masks = \"instances\"\ndataset.keypoints = true\n");
+    assert_eq!(mask_values(&opened, 0), [1, 1, 2]);
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    let expected =
+        ["image", "boxes", "labels", "image_id", "orig_size", "mask", "instances", "keypoints"];
+    assert_eq!(fields, expected);
+    assert_eq!(sample(&opened, 0).unwrap()[6..], ["I64 [2]", "F32 [2, 2, 3]"]);
+    let most = [1, 2, 6, 7].map(|field| opened.dataset.max_row_bytes(field));
+    assert_eq!(most, [Some(32), Some(16), Some(16), Some(48)]);
+    let (_made, plain) = objects("");
+    assert_ne!(plain.dataset.fingerprint(), opened.dataset.fingerprint());
+}
+
+#[test]
+fn what_masks_keypoints_and_segments_need_is_named() {
+    let refusal = |json: &str, keys: &str| {
+        let made = Fixture::new(json);
+        made.open(own_keys(keys)).map(|opened| names(&opened)).unwrap_err().to_string()
+    };
+    let masks = "dataset.masks = \"categories\"\n";
+    for (from, to, reason) in [
+        ("\"height\": 4", "\"high\": 4", "an image has no height or width, which masks need"),
+        (
+            "\"size\": [4, 6]",
+            "\"size\": [6, 4]",
+            "of image 9 is of 4x6 pixels (width x height), and the image of 6x4",
+        ),
+        ("[0, 0, 0, 4,", "[0, 0, 0,", "a.json:4: column"),
+        ("[0, 0, 0, 4,", "[0, 0, 0,", "an odd number of coordinates"),
+    ] {
+        let message = refusal(&OBJECTS.replace(from, to), masks);
+        assert!(message.contains(reason), "{reason}: {message}");
+    }
+    let points = "dataset.keypoints = true\n";
+    let message = refusal(&OBJECTS.replace("\"keypoints\": [1", "\"k\": [1"), points);
+    assert!(message.contains("leave dataset.keypoints out"), "{message}");
+    let more = OBJECTS.replace(
+        "\"counts\": [5, 2, 17], \"size\": [4, 6]}",
+        "\"counts\": [], \"size\": [4, 6]}, \"keypoints\": [1, 2, 2]",
+    );
+    let message = refusal(&more, points);
+    assert!(
+        message.contains("has 3 numbers as keypoints, and the first one with keypoints has 6"),
+        "{message}"
+    );
+    let message = refusal(OBJECTS, "dataset.panoptic = \"/x\"\n");
+    assert!(message.contains("no segments_info or no file_name"), "{message}");
+    let panoptic = r#"{"images": [{"id": 9, "file_name": "b.jpg"}], "categories": [{"id": 3, "name": "cat"}], "annotations": [
+        {"image_id": 9, "file_name": "../b.png", "segments_info": [{"id": 1, "category_id": 3, "bbox": [1, 1, 2, 2]}]}]}"#;
+    let message = refusal(panoptic, "dataset.panoptic = \"/x\"\n");
+    assert!(message.contains("the file_name of the segments of image 9 leads out"), "{message}");
+    let other = panoptic.replace("\"image_id\": 9", "\"image_id\": 8");
+    let message = refusal(&other, "dataset.panoptic = \"/x\"\n");
+    assert!(message.contains("no annotation is of the image 9"), "{message}");
+    let large = panoptic.replace("{\"id\": 1,", "{\"id\": 16777216,");
+    let message = refusal(&large, "dataset.panoptic = \"/x\"\n");
+    assert!(message.contains("larger than a pixel of three bytes"), "{message}");
 }
 
 struct Fixture(tempfile::TempDir);
