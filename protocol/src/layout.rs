@@ -38,6 +38,14 @@ pub enum LayoutError {
         /// What does not fit.
         reason: String,
     },
+    /// The shapes of which each batch has one do not fit the tensor.
+    #[error("tensor `{name}`: {reason}")]
+    RowShapes {
+        /// The tensor.
+        name: String,
+        /// What does not fit.
+        reason: String,
+    },
     /// The size exceeds a machine's address space.
     #[error("tensor `{0}` is larger than this machine can address")]
     TooLarge(String),
@@ -95,6 +103,9 @@ impl SlotLayout {
                     .finish_sides(finish)
                     .map_err(|reason| LayoutError::Finish { name: name.clone(), reason })?;
             }
+            tensor
+                .check_row_shapes()
+                .map_err(|reason| LayoutError::RowShapes { name: name.clone(), reason })?;
             let place = place_after(end, tensor, rows)
                 .ok_or_else(|| LayoutError::TooLarge(name.clone()))?;
             places.push(place.0);
@@ -215,6 +226,9 @@ mod tests {
         let finish = Finish::new(DType::F32, [2, 2, 3], false, None);
         let unfit = TensorSpec { finish: Some(finish), ..TensorSpec::dense("a", DType::U8, &[3]) };
         assert!(matches!(SlotLayout::new(&[unfit], 1), Err(LayoutError::Finish { .. })));
+        let shapes =
+            TensorSpec { row_shapes: vec![vec![4]], ..TensorSpec::dense("a", DType::U8, &[3]) };
+        assert!(matches!(SlotLayout::new(&[shapes], 1), Err(LayoutError::RowShapes { .. })));
         let twice = TensorSpec::dense("a", DType::U8, &[]);
         assert!(matches!(SlotLayout::new(&[twice.clone(), twice], 1), Err(LayoutError::Name(_))));
     }

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buckets;
 mod by_length;
 mod config;
 mod datasets;
@@ -24,6 +25,7 @@ mod single_keys;
 mod stages;
 mod weight_steps;
 
+pub use buckets::Bucket;
 pub use by_length::{LengthBudget, LengthSource, LengthUnit};
 pub use config::Config;
 pub use draws::{DrawsConfig, weight_changes};

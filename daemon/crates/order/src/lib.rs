@@ -3,7 +3,7 @@
 //!
 //! [`Schedule`] divides an epoch's positions into batches and distributes them to ranks; [`Selection`] is what the
 //! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, or samples by weight
-//! ([`Weighted`]); [`ByLength`] makes the batches from the samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! ([`Weighted`]); [`ByLength`] makes the batches from the samples' lengths or shapes; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
@@ -13,6 +13,7 @@ mod blocks;
 mod by_length;
 mod counts;
 mod cutting;
+mod cutting_by_shape;
 mod dealing;
 mod draw;
 mod error;
@@ -26,6 +27,8 @@ mod selection;
 mod substitute;
 mod weighted;
 
+#[cfg(test)]
+mod by_shape_tests;
 #[cfg(test)]
 mod golden_tests;
 

@@ -42,6 +42,26 @@ pub(super) enum Learning {
     FileSizes,
     /// The values of the field with this number, or their lengths, in this unit.
     Field(usize, LengthUnit),
+    /// The sizes of the pictures of the field with this number, turned as their EXIF tags say or not.
+    Shapes(usize, bool),
+}
+
+impl Learning {
+    /// The key of `[batch]` that asks for it.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::FileSizes | Self::Field(..) => "budget",
+            Self::Shapes(..) => "buckets",
+        }
+    }
+
+    /// What it is called.
+    const fn what(self) -> &'static str {
+        match self {
+            Self::FileSizes | Self::Field(..) => "length",
+            Self::Shapes(..) => "shape",
+        }
+    }
 }
 
 /// The lengths of all samples, saved or read now.
@@ -62,6 +82,10 @@ pub(super) fn lengths(
                 LengthUnit::Seconds | LengthUnit::Pixels => format!("{} of {name}", unit.word()),
             }
         }
+        Learning::Shapes(place, is_turned) => {
+            let turned = if is_turned { "turned " } else { "" };
+            format!("shapes of {turned}{}", dataset.fields()[place].name)
+        }
     };
     let place = opened.report.path.as_deref().and_then(|index| {
         let key = key_of(index, &dataset.fingerprint(), &source)?;
@@ -78,7 +102,9 @@ pub(super) fn lengths(
     tracing::info!(
         stream = config.name,
         samples = count,
-        "reading the lengths of all samples for batch.budget ({source}); the next start reads them from a file"
+        "reading the {}s of all samples for batch.{} ({source}); the next start reads them from a file",
+        learning.what(),
+        learning.key()
     );
     let lengths = learn(config, opened, learning, count, options)?;
     if let Some((path, key)) = &place
@@ -86,7 +112,8 @@ pub(super) fn lengths(
     {
         tracing::warn!(
             stream = config.name,
-            "the lengths of the samples cannot be saved at {}, so the next start reads them again: {error}",
+            "the {}s of the samples cannot be saved at {}, so the next start reads them again: {error}",
+            learning.what(),
             path.display()
         );
     }
@@ -224,13 +251,13 @@ fn learn(
             }
         })
     };
-    let location = config.location(&["batch", "budget"]);
+    let (what, location) = (learning.what(), config.location(&["batch", learning.key()]));
     match failed {
         None => Ok(lengths),
         Some(Failure::Sample(id, reason)) => {
             let name = opened.dataset.full_name(opened.storage.as_ref(), SampleId(id));
             let message = format!(
-                "the length of sample {id} ({}) is not known: {reason}; repair or leave out the sample, or set \
+                "the {what} of sample {id} ({}) is not known: {reason}; repair or leave out the sample, or set \
                  `errors.on_bad_sample = \"substitute\"`",
                 name.display()
             );
@@ -240,7 +267,7 @@ fn learn(
             Err(StreamError::Dataset { location, error: DatasetError::from(error) })
         }
         Some(Failure::Cancelled) => {
-            let message = "reading the lengths of the samples was cancelled";
+            let message = format!("reading the {what}s of the samples was cancelled");
             Err(ConfigError::new(&location, message).into())
         }
     }
@@ -325,7 +352,7 @@ impl Reader<'_> {
         let Buffers { locations, opened, bytes, ends, decoders } = buffers;
         let limits = &self.config.dataset.limits;
         let limit_bytes = limits.sample_bytes;
-        let Learning::Field(place, unit) = self.learning else {
+        let (Learning::Field(place, _) | Learning::Shapes(place, _)) = self.learning else {
             locations.clear();
             dataset.locate(id, locations);
             return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
@@ -335,10 +362,15 @@ impl Reader<'_> {
         let read = dataset.read(id, SampleBytes::new(bytes, ends), &mut values);
         Ok(match (read, values.get(place)) {
             (Err(defect), _) => Err(defect.to_string()),
-            (Ok(()), Some(value)) => match unit {
-                LengthUnit::Bytes | LengthUnit::Tokens => value::length_of(value),
-                LengthUnit::Seconds => value::milliseconds_of(value),
-                LengthUnit::Pixels => value::pixels_of(value, limits.pixels, decoders),
+            (Ok(()), Some(value)) => match self.learning {
+                Learning::Shapes(_, is_turned) => {
+                    value::shape_of(value, (limits.pixels, is_turned), decoders)
+                }
+                Learning::Field(_, LengthUnit::Seconds) => value::milliseconds_of(value),
+                Learning::Field(_, LengthUnit::Pixels) => {
+                    value::pixels_of(value, limits.pixels, decoders)
+                }
+                Learning::Field(..) | Learning::FileSizes => value::length_of(value),
             },
             (Ok(()), None) => Err("it has no such field".to_owned()),
         })
