@@ -33,7 +33,8 @@ impl<'batch> PaddedRows<'batch> {
     }
 
     fn new(tensor: Tensor<'batch>, ragged: Ragged<'batch>, by: Padding) -> Result<Self, Error> {
-        let broken = || Error::Protocol(format!("the rows of `{}` leave their slot", tensor.name()));
+        let broken =
+            || Error::Protocol(format!("the rows of `{}` leave their slot", tensor.name()));
         let length = |row| match ragged.row_bytes(row) {
             Some(_) => ragged.row_len(row).ok_or_else(broken),
             None => Err(broken()),
@@ -42,9 +43,10 @@ impl<'batch> PaddedRows<'batch> {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let multiple = usize::try_from(by.multiple_of.max(1)).map_err(|_| broken())?;
         let longest = longest.checked_next_multiple_of(multiple).ok_or_else(broken)?;
-        let step = ragged.row_shape().iter().try_fold(tensor.dtype().size_bytes(), |bytes, side| {
-            bytes.checked_mul(*side)
-        });
+        let step = ragged
+            .row_shape()
+            .iter()
+            .try_fold(tensor.dtype().size_bytes(), |bytes, side| bytes.checked_mul(*side));
         let row_bytes = step
             .and_then(|step| usize::try_from(step).ok()?.checked_mul(longest))
             .filter(|bytes| bytes.checked_mul(lengths.len()).is_some())
@@ -158,6 +160,12 @@ mod tests {
         ] {
             assert_eq!(bytes_of(dtype, value)[..expected.len()], expected, "{dtype:?}");
         }
-        assert!(f16::from_ne_bytes([bytes_of(DType::F16, f64::NAN)[0], bytes_of(DType::F16, f64::NAN)[1]]).is_nan());
+        assert!(
+            f16::from_ne_bytes([
+                bytes_of(DType::F16, f64::NAN)[0],
+                bytes_of(DType::F16, f64::NAN)[1]
+            ])
+            .is_nan()
+        );
     }
 }

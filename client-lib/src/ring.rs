@@ -324,15 +324,14 @@ impl Ring {
             } else {
                 // A dense tensor's rows follow each other without gaps.
                 let row_bytes = spec.shape_bytes(row_shape);
-                row_bytes.and_then(|bytes| bytes.checked_mul(batch.rows)) == Some(entry.length_bytes)
+                row_bytes.and_then(|bytes| bytes.checked_mul(batch.rows))
+                    == Some(entry.length_bytes)
             };
             let elements = entry.length_bytes / spec.dtype.size_bytes();
             let shape_fits = entry.dims.get(..rank).is_some_and(|dims| match dims {
                 // The shape of a ragged tensor is that of the region of its rows.
                 [region] if ragged => *region == elements,
-                [rows, row_shape @ ..] if !ragged => {
-                    *rows == batch.rows && spec.allows(row_shape)
-                }
+                [rows, row_shape @ ..] if !ragged => *rows == batch.rows && spec.allows(row_shape),
                 _ => false,
             });
             let places_fit = entry.offset_bytes == place.offset_bytes

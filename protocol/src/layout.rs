@@ -1,7 +1,8 @@
 //! The offset of each tensor in a slot: a pure function of schema and batch size.
 
 use crate::tensor::{
-    Extent, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorSpec,
+    Extent, MAX_ALL_ROW_SHAPES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES,
+    TENSOR_ALIGNMENT_BYTES, TensorSpec,
 };
 
 /// The reason why a schema has no layout.
@@ -80,6 +81,15 @@ impl SlotLayout {
     pub fn new(tensors: &[TensorSpec], rows: u32) -> Result<Self, LayoutError> {
         if tensors.len() > MAX_TENSORS {
             return Err(LayoutError::TooManyTensors(tensors.len()));
+        }
+        let shapes: usize = tensors.iter().map(|tensor| tensor.row_shapes.len()).sum();
+        if let Some(first) = tensors.first().filter(|_| shapes > MAX_ALL_ROW_SHAPES) {
+            let name = first.name.clone();
+            let reason = format!(
+                "it and the other tensors have {shapes} row shapes, more than {MAX_ALL_ROW_SHAPES}; list fewer \
+                 `batch.buckets`, or give fewer fields their shape"
+            );
+            return Err(LayoutError::RowShapes { name, reason });
         }
         let mut end = 0u64;
         let mut places = Vec::with_capacity(tensors.len());
@@ -229,6 +239,13 @@ mod tests {
         let shapes =
             TensorSpec { row_shapes: vec![vec![4]], ..TensorSpec::dense("a", DType::U8, &[3]) };
         assert!(matches!(SlotLayout::new(&[shapes], 1), Err(LayoutError::RowShapes { .. })));
+        let many = |name: &str| TensorSpec {
+            row_shapes: vec![vec![3]; 256],
+            ..TensorSpec::dense(name, DType::U8, &[3])
+        };
+        assert!(SlotLayout::new(&["a", "b", "c", "d"].map(many), 1).is_ok());
+        let five = SlotLayout::new(&["a", "b", "c", "d", "e"].map(many), 1);
+        assert!(matches!(five, Err(LayoutError::RowShapes { .. })));
         let twice = TensorSpec::dense("a", DType::U8, &[]);
         assert!(matches!(SlotLayout::new(&[twice.clone(), twice], 1), Err(LayoutError::Name(_))));
     }

@@ -23,6 +23,9 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// The maximum number of row shapes of a tensor whose batches differ in shape.
 pub const MAX_ROW_SHAPES: usize = 256;
 
+/// The maximum number of row shapes of all tensors together, so that a schema fits a frame.
+pub const MAX_ALL_ROW_SHAPES: usize = 1024;
+
 /// The memory layout of a tensor's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Extent {
@@ -139,10 +142,14 @@ impl TensorSpec {
         }
         let fits = |shape: &Vec<u64>| {
             let bytes = self.shape_bytes(shape);
-            shape.len() == self.row_shape.len() && bytes.is_some() && bytes <= self.row_pitch_bytes()
+            shape.len() == self.row_shape.len()
+                && bytes.is_some()
+                && bytes <= self.row_pitch_bytes()
         };
         match shapes.iter().find(|shape| !fits(shape)) {
-            Some(shape) => Err(format!("rows of {shape:?} do not fit rows of {:?}", self.row_shape)),
+            Some(shape) => {
+                Err(format!("rows of {shape:?} do not fit rows of {:?}", self.row_shape))
+            }
             None if !shapes.contains(&self.row_shape) => {
                 Err(format!("{:?} is not one of its row shapes", self.row_shape))
             }

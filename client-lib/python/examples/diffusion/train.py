@@ -3,9 +3,9 @@
     python train.py train.toml run.pt --steps 1000
     python train.py train.toml run.pt --steps 1000 --resume
 
-`train.toml` beside this file says where pictures, captions and tokenizer are, and which shapes there are. The checkpoint
-holds the model, the optimizer and the loader's state: a run that was killed goes on behind the last checkpoint with the
-batches, and the noise, that it would have had. `--steps` counts the steps of the whole training.
+`train.toml` beside this file says where pictures, captions and tokenizer are, and which shapes there are. The
+checkpoint holds the model, the optimizer and the loader's state: a run that was killed goes on behind the last
+checkpoint with the batches, and the noise, that it would have had. `--steps` counts the steps of the whole training.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def loss_of(model, batch, generator):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="trains a small diffusion model")
-    parser.add_argument("config", help="a Forebay configuration of pictures in buckets, and captions that become tokens")
+    parser.add_argument("config", help="a Forebay configuration of pictures in buckets, and captions")
     parser.add_argument("checkpoint", help="the file of the run's state")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="the tokenizer's tokens")
     parser.add_argument("--steps", type=int, default=1000, help="of the whole training")

@@ -40,8 +40,7 @@ fn pair(value: &Value) -> Option<(u32, u32)> {
 }
 
 fn listed(items: &[Located]) -> Option<Vec<Bucket>> {
-    let bucket =
-        |item: &Located| pair(&item.value).map(|(height, width)| Bucket { height, width });
+    let bucket = |item: &Located| pair(&item.value).map(|(height, width)| Bucket { height, width });
     items.iter().map(bucket).collect()
 }
 
@@ -57,7 +56,9 @@ fn of_area(pixels: u64, step: u32, (least, most): (u32, u32)) -> Vec<Bucket> {
     for width in (least..=most).step_by(step as usize) {
         let height = down(pixels / u64::from(width)).min(most);
         if height >= least {
-            buckets.extend([(height, width), (width, height)].map(|(height, width)| Bucket { height, width }));
+            buckets.extend(
+                [(height, width), (width, height)].map(|(height, width)| Bucket { height, width }),
+            );
         }
     }
     buckets.retain(|bucket| (1..=MOST_SIDE).contains(&bucket.height));
@@ -80,9 +81,8 @@ fn made(entries: &[(String, Located)]) -> Option<Vec<Bucket>> {
     let pixels = pixels?;
     let root = u32::try_from(pixels.isqrt()).ok()?;
     let down = |side: u32| side / step * step;
-    let (least, most) = sides.unwrap_or_else(|| {
-        (down(root / 2).max(step), down(root.saturating_mul(2).min(MOST_SIDE)))
-    });
+    let (least, most) = sides
+        .unwrap_or_else(|| (down(root / 2).max(step), down(root.saturating_mul(2).min(MOST_SIDE))));
     let is_whole = least % step == 0 && most % step == 0;
     (is_whole && least <= most && most / step <= 1024).then(|| of_area(pixels, step, (least, most)))
 }
@@ -130,7 +130,9 @@ pub(crate) fn check(batch: &BatchConfig, section: &Section) -> Result<(), Config
     let fail = |key: &str, message: &str| Err(section.error_at(key, message.to_owned()));
     if batch.buckets.is_none() {
         return match is_given("shape") {
-            true => fail("shape", "`batch.shape` has no effect without `batch.buckets`; leave it out"),
+            true => {
+                fail("shape", "`batch.shape` has no effect without `batch.buckets`; leave it out")
+            }
             false => Ok(()),
         };
     }
@@ -180,8 +182,23 @@ mod tests {
     fn an_area_gives_the_shapes_of_kohyas_scripts() {
         // `make_bucket_resolutions((512, 512), 256, 1024, 64)` of sd-scripts' library/model_util.py, which are (width, height).
         let expected = [
-            (256, 832), (256, 896), (256, 960), (256, 1024), (320, 704), (320, 768), (384, 640), (448, 576), (512, 512),
-            (576, 448), (640, 384), (704, 320), (768, 320), (832, 256), (896, 256), (960, 256), (1024, 256),
+            (256, 832),
+            (256, 896),
+            (256, 960),
+            (256, 1024),
+            (320, 704),
+            (320, 768),
+            (384, 640),
+            (448, 576),
+            (512, 512),
+            (576, 448),
+            (640, 384),
+            (704, 320),
+            (768, 320),
+            (832, 256),
+            (896, 256),
+            (960, 256),
+            (1024, 256),
         ];
         assert_eq!(buckets("{ pixels = 262_144, sides = [256, 1024] }"), expected);
         // A square beyond the sides is kept, as there.
@@ -195,13 +212,19 @@ mod tests {
     #[test]
     fn mistakes_name_the_key_and_the_remedy() {
         for (keys, expected) in [
-            ("size = 4, buckets = []", "`batch.buckets` must be a list of 1 to 256 different shapes"),
+            (
+                "size = 4, buckets = []",
+                "`batch.buckets` must be a list of 1 to 256 different shapes",
+            ),
             ("size = 4, buckets = [[4, 4], [4, 4]]", "`batch.buckets` must be"),
             ("size = 4, buckets = [[4, 0]]", "`batch.buckets` must be"),
             ("size = 4, buckets = { step = 64 }", "`batch.buckets` must be"),
             ("size = 4, buckets = { pixels = 4096, sides = [30, 64] }", "`batch.buckets` must be"),
             ("size = 4, buckets = { pixels = 9e9 }", "`batch.buckets` must be"),
-            ("size = 4, buckets = { pixels = 9_223_372_036_854_775_807 }", "`batch.buckets` must be"),
+            (
+                "size = 4, buckets = { pixels = 9_223_372_036_854_775_807 }",
+                "`batch.buckets` must be",
+            ),
             ("size = 4, buckets = { pixels = 10, step = 64 }", "`batch.buckets` must be"),
             ("buckets = [[4, 4]]", "`batch.size` is required"),
             ("size = 4, shape = \"image\"", ":3: `batch.shape` has no effect without"),
@@ -219,8 +242,12 @@ mod tests {
             let error = batch(&format!("batch = {{ {keys} }}")).unwrap_err();
             assert!(error.contains(expected), "{keys}\n{error}\n{expected}");
         }
-        let error = batch("batch = { size = 4, buckets = [[4, 4]] }\norder.shuffle = \"blocks\"").unwrap_err();
+        let error = batch("batch = { size = 4, buckets = [[4, 4]] }\norder.shuffle = \"blocks\"")
+            .unwrap_err();
         assert!(error.contains("cannot be combined with `batch.buckets`"), "{error}");
-        assert_eq!(batch("batch = { size = 4, buckets = [[4, 4]] }\norder.pool = 9").unwrap().pool(), 9);
+        assert_eq!(
+            batch("batch = { size = 4, buckets = [[4, 4]] }\norder.pool = 9").unwrap().pool(),
+            9
+        );
     }
 }

@@ -254,7 +254,7 @@ keys! {
         /// one of them is named; `"drop"`: they are left out, and counted; `"truncate"`, of tokens: arrays are cut at their end
         pub too_long: TooLong, "", absent("`\"error\"`");
         /// `"batch"`: arrays of a ragged field arrive in Python as one array, padded to the longest row of the batch, and
-        /// their lengths as the field `NAME_lengths`; see [Batches by length](../guide/batches-by-length.md#padded-batches)
+        /// their lengths as the field `NAME_lengths`, and clients in Rust and C get both on request; see [Batches by length](../guide/batches-by-length.md#padded-batches)
         pub pad: Pad, "", absent("ragged fields arrive as `forebay.Ragged`");
         /// each batch has one of these shapes: the sample's picture goes to the one of the nearest aspect ratio, and operations
         /// with `size = "bucket"` give it that shape. A list, or an area whose shapes have sides of multiples of `step`

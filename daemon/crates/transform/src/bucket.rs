@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn pictures_go_to_the_nearest_aspect_ratio() {
-        let sizes = [size(512, 512), size(640, 384), size(384, 640), size(256, 256), size(768, 768)];
+        let sizes =
+            [size(512, 512), size(640, 384), size(384, 640), size(256, 256), size(768, 768)];
         let nearest = |width, height| nearest_bucket(&sizes, size(width, height)).unwrap();
         assert_eq!(nearest(4000, 2500), 1);
         assert_eq!(nearest(100, 2500), 2);

@@ -334,7 +334,8 @@ fn image_output(
     let largest = shapes.iter().max_by_key(elements).cloned().unwrap_or_default();
     let tensor = TensorSpec { channels_last, ..TensorSpec::dense(name, dtype, &largest) };
     let is_of_bucket = image.size == Some(PlannedSize::Bucket);
-    let tensor = TensorSpec { row_shapes: if is_of_bucket { shapes } else { Vec::new() }, ..tensor };
+    let tensor =
+        TensorSpec { row_shapes: if is_of_bucket { shapes } else { Vec::new() }, ..tensor };
     Ok((tensor, FieldOutput::Image(ImageFormat { layout, values })))
 }
 

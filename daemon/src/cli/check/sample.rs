@@ -60,7 +60,9 @@ fn look_at(batch: &Batch, tensor: &Tensor<'_>) -> Sampled {
     let spec = batch.specs().iter().find(|spec| spec.name == tensor.name());
     let rows = usize::try_from(batch.rows()).unwrap_or(0);
     let flat_rows = match spec {
-        Some(spec) if tensor.row_shape().len() == 3 && !tensor.is_ragged() => flat_rows(tensor, spec),
+        Some(spec) if tensor.row_shape().len() == 3 && !tensor.is_ragged() => {
+            flat_rows(tensor, spec)
+        }
         _ => Vec::new(),
     };
     let values = Figures::of(tensor, spec, rows).to_string();

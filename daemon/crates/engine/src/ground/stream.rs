@@ -220,12 +220,10 @@ impl Stream {
             return Err(ConfigError::new(&config.dataset_location(0, "fields"), message).into());
         }
         let finishes_batches = plan.has_batch_operations()
-            || tensors
-                .iter()
-                .any(|tensor| {
-                    matches!(tensor.extent, Extent::Ragged { compact: true, .. })
-                        || !tensor.row_shapes.is_empty()
-                });
+            || tensors.iter().any(|tensor| {
+                matches!(tensor.extent, Extent::Ragged { compact: true, .. })
+                    || !tensor.row_shapes.is_empty()
+            });
         let layout = SlotLayout::new(&tensors, config.batch.size.get())
             .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
         let function_figures =

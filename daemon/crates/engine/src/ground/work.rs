@@ -317,9 +317,8 @@ impl SlotWork {
             Ok(())
         };
         let bucket = cells.first().and_then(|cell| stream.plan.bucket_of(cell.task.id));
-        let is_of_bucket = |cell: &MutexGuard<'_, RowCell>| {
-            stream.plan.bucket_of(cell.task.id) == bucket
-        };
+        let is_of_bucket =
+            |cell: &MutexGuard<'_, RowCell>| stream.plan.bucket_of(cell.task.id) == bucket;
         let is_of_one_shape = cells.iter().all(is_of_bucket);
         let operations = operations.and_then(|()| {
             let reason = "has rows of several shapes";

@@ -122,8 +122,7 @@ impl Operation for RandomCrop {
         let (before, size) = (self.fields.size(sample)?, sample.planned(self.size)?);
         let padded = self.padding.around(before).unwrap_or(before);
         // torchvision's `pad_if_needed`: the missing pixels of an axis are added on both sides of it.
-        let (x, y) =
-            (missing(padded.width, size.width), missing(padded.height, size.height));
+        let (x, y) = (missing(padded.width, size.width), missing(padded.height, size.height));
         let margins = self.padding.widened(x, y);
         let top = random(draws, padded.height, size.height) + i64::from(y);
         let left = random(draws, padded.width, size.width) + i64::from(x);

@@ -142,9 +142,8 @@ impl Operation for RandomResizedCrop {
             image.geometry.crop(i64::from(part.left), i64::from(part.top), part.size());
             image.resize(size, role.sampling(self.interpolation), tools)
         })?;
-        self.fields.each_box(sample, size, |corners| {
-            scaled(cut_out(corners, part), part.size(), size)
-        })
+        self.fields
+            .each_box(sample, size, |corners| scaled(cut_out(corners, part), part.size(), size))
     }
 }
 

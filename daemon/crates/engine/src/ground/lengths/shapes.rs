@@ -105,7 +105,9 @@ fn field_of_shapes(config: &Config, dataset: &dyn Dataset) -> Result<usize, Conf
     };
     match fields.iter().position(|field| field.name == *name) {
         Some(place) if fields[place].kind == FieldKind::EncodedImage => Ok(place),
-        Some(_) => fail("shape", format!("`batch.shape`: `{name}` is no picture, so it has no shape")),
+        Some(_) => {
+            fail("shape", format!("`batch.shape`: `{name}` is no picture, so it has no shape"))
+        }
         None => {
             let hint = nearest(name, fields.iter().map(|field| field.name.as_str()))
                 .map(|near| format!("; did you mean `{near}`?"))
@@ -127,7 +129,8 @@ fn is_turned(config: &Config, name: &str) -> bool {
         operation.get(key).is_some_and(|argument| is_so(&argument.value))
     };
     config.stages.iter().flat_map(|stage| &stage.operations).any(|operation| {
-        let is_of_field = operation.get("field").is_none_or(|field| field.value.as_text() == Some(name));
+        let is_of_field =
+            operation.get("field").is_none_or(|field| field.value.as_text() == Some(name));
         is(operation, "op", &|value| value.as_text() == Some("decode-image"))
             && is_of_field
             && is(operation, "orientation", &|value| *value == Value::Bool(true))

@@ -230,10 +230,7 @@ mod tests {
         assert!(pixels(FieldValue::EncodedImage(b"x"), 1).is_err());
         let mut shape = |value| shape_of(&value, (1 << 20, false), &mut decoders);
         let packed = shape(FieldValue::EncodedImage(&file)).unwrap();
-        assert_eq!(
-            picture_size(u32::try_from(packed).unwrap()),
-            Size { width: 640, height: 48 }
-        );
+        assert_eq!(picture_size(u32::try_from(packed).unwrap()), Size { width: 640, height: 48 });
         assert!(shape(FieldValue::Integer(9)).is_err());
         for (size, stored) in [
             (Size { width: 65_534, height: 1 }, (65_534, 1)),
