@@ -13,6 +13,7 @@
 //! - [`loader`]: epochs, positions and state of a session; [`builder`]: the settings of a loader, and the attach.
 //! - [`target`]: the targets of an attach; [`program`]: the private daemon's process; [`rank`]: rank and world size.
 //! - `supervisor`: replaces a dead daemon; its documentation draws the states of a client.
+//! - [`padding`]: ragged rows as one array, padded to the longest of their batch.
 //! - [`batch`] and [`views`]: a leased batch and its tensors. A batch is a reference-counted lease of a slot of the ring;
 //!   dropping its last clone returns the slot. Slots return in any order.
 //! - [`finish`]: the conversion that is left to the client's GPU, with a CPU implementation.
@@ -35,6 +36,7 @@ pub mod job;
 mod leases;
 mod link;
 pub mod loader;
+pub mod padding;
 mod patience;
 pub mod program;
 pub mod rank;
@@ -57,6 +59,7 @@ pub use error::Error;
 pub use forebay_protocol::ids::Position;
 pub use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 pub use loader::{Loader, Next};
+pub use padding::PaddedRows;
 pub use rank::{Placement, RankSource};
 pub use session_status::SessionStatus;
 pub use state::State;

@@ -315,23 +315,23 @@ impl Ring {
         let expected = layout.tensors().iter().zip(layout.places());
         for (entry, (spec, place)) in batch.tensors.iter().zip(expected) {
             let ragged = matches!(spec.extent, Extent::Ragged { .. });
-            // A dense tensor's rows fill their pitch, so this is its exact length, and a ragged tensor's maximum.
-            let room = batch.rows.checked_mul(place.row_pitch_bytes);
-            let length_fits = match room {
-                Some(room) if ragged => {
-                    entry.length_bytes <= room
-                        && entry.length_bytes.is_multiple_of(spec.dtype.size_bytes())
-                }
-                room => room == Some(entry.length_bytes),
-            };
             let rank = usize::from(entry.rank);
+            let row_shape = entry.dims.get(1..rank).unwrap_or_default();
+            let length_fits = if ragged {
+                let most = batch.rows.checked_mul(place.row_pitch_bytes);
+                most.is_some_and(|most| entry.length_bytes <= most)
+                    && entry.length_bytes.is_multiple_of(spec.dtype.size_bytes())
+            } else {
+                // A dense tensor's rows follow each other without gaps.
+                let row_bytes = spec.shape_bytes(row_shape);
+                row_bytes.and_then(|bytes| bytes.checked_mul(batch.rows))
+                    == Some(entry.length_bytes)
+            };
             let elements = entry.length_bytes / spec.dtype.size_bytes();
             let shape_fits = entry.dims.get(..rank).is_some_and(|dims| match dims {
                 // The shape of a ragged tensor is that of the region of its rows.
                 [region] if ragged => *region == elements,
-                [rows, row_shape @ ..] if !ragged => {
-                    *rows == batch.rows && *row_shape == spec.row_shape[..]
-                }
+                [rows, row_shape @ ..] if !ragged => *rows == batch.rows && spec.allows(row_shape),
                 _ => false,
             });
             let places_fit = entry.offset_bytes == place.offset_bytes

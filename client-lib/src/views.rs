@@ -21,6 +21,7 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 use forebay_protocol::words::Words;
 
 use crate::error::Error;
+use crate::padding::PaddedRows;
 use crate::ring::Lease;
 
 mod sealed {
@@ -31,6 +32,10 @@ mod sealed {
 pub trait Element: sealed::Sealed + Copy + 'static {
     /// The element types that can be read as this type.
     const DTYPES: &'static [DType];
+
+    /// The value of these bytes, as they are in memory; 0 if they are not as many as a value has.
+    #[doc(hidden)]
+    fn from_bytes(bytes: &[u8]) -> Self;
 }
 
 macro_rules! element {
@@ -38,6 +43,10 @@ macro_rules! element {
         impl sealed::Sealed for $rust {}
         impl Element for $rust {
             const DTYPES: &'static [DType] = &[$(DType::$dtype),+];
+
+            fn from_bytes(bytes: &[u8]) -> Self {
+                bytes.try_into().map(<$rust>::from_ne_bytes).unwrap_or_default()
+            }
         }
     )+};
 }
@@ -89,6 +98,15 @@ impl<'batch> Tensor<'batch> {
     pub fn shape(&self) -> &'batch [u64] {
         let entry = self.entry();
         &entry.dims[..usize::from(entry.rank)]
+    }
+
+    /// The shape of a row in this batch; of a ragged tensor's row, the dimensions after the first.
+    #[must_use]
+    pub fn row_shape(&self) -> &'batch [u64] {
+        match self.is_ragged() {
+            true => &self.spec().row_shape,
+            false => self.shape().get(1..).unwrap_or_default(),
+        }
     }
 
     /// Whether the rows differ in length; see [`ragged`](Self::ragged).
@@ -191,6 +209,17 @@ impl<'batch> Tensor<'batch> {
     #[must_use]
     pub fn ragged(&self) -> Option<Ragged<'batch>> {
         matches!(self.spec().extent, Extent::Ragged { .. }).then_some(Ragged { tensor: *self })
+    }
+
+    /// The rows of a ragged tensor as one array, if the configuration pads them (`batch.pad`); `None`: it does not.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when a row leaves its slot; [`Error::Forked`] in a forked child.
+    pub fn padded(&self) -> Result<Option<PaddedRows<'batch>>, Error> {
+        if !self.is_mapped() {
+            return Err(Error::Forked);
+        }
+        PaddedRows::of(*self).transpose()
     }
 }
 

@@ -52,6 +52,12 @@ fn tensors_are_read_by_name_type_and_row() {
     assert_eq!(lengths, [0, 1, 2, 0]);
     assert_eq!(text.row::<u16>(2).unwrap(), [2, 2]);
     assert!(text.row::<u16>(4).is_err());
+    assert!(image.padded().unwrap().is_none());
+    let padded = batch.tensor("text").unwrap().padded().unwrap().unwrap();
+    assert_eq!((padded.shape(), padded.lengths()), (vec![4, 4], &[0, 1, 2, 0][..]));
+    let expected = [7, 7, 7, 7, 1, 7, 7, 7, 2, 2, 7, 7, 7, 7, 7, 7];
+    assert_eq!(padded.to_vec::<u16>().unwrap(), expected);
+    assert!(padded.to_vec::<f32>().is_err() && padded.write(&mut [0; 31]).is_err());
     let error = batch.require("imgae").unwrap_err().to_string();
     assert!(error.contains("index, image, text"), "{error}");
 }

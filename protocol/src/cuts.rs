@@ -22,7 +22,7 @@ pub struct Cut {
     pub from: u64,
     /// The number of ranks: a step has one batch for each.
     pub world_size: u32,
-    /// The most that the rows of a batch times its longest row come to.
+    /// The most that the rows of a batch times its longest row come to; 0: the rows of a step have one shape instead.
     pub budget: u64,
     /// A row counts as its length rounded up to a multiple of this; at least 1.
     pub multiple_of: u32,

@@ -1,7 +1,8 @@
 //! The offset of each tensor in a slot: a pure function of schema and batch size.
 
 use crate::tensor::{
-    Extent, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES, TENSOR_ALIGNMENT_BYTES, TensorSpec,
+    Extent, MAX_ALL_ROW_SHAPES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, PAGE_BYTES,
+    TENSOR_ALIGNMENT_BYTES, TensorSpec,
 };
 
 /// The reason why a schema has no layout.
@@ -33,6 +34,14 @@ pub enum LayoutError {
     /// The tensor's [`Finish`](crate::finish::Finish) does not fit it.
     #[error("tensor `{name}`: {reason}")]
     Finish {
+        /// The tensor.
+        name: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The shapes of which each batch has one do not fit the tensor.
+    #[error("tensor `{name}`: {reason}")]
+    RowShapes {
         /// The tensor.
         name: String,
         /// What does not fit.
@@ -73,6 +82,15 @@ impl SlotLayout {
         if tensors.len() > MAX_TENSORS {
             return Err(LayoutError::TooManyTensors(tensors.len()));
         }
+        let shapes: usize = tensors.iter().map(|tensor| tensor.row_shapes.len()).sum();
+        if let Some(first) = tensors.first().filter(|_| shapes > MAX_ALL_ROW_SHAPES) {
+            let name = first.name.clone();
+            let reason = format!(
+                "it and the other tensors have {shapes} row shapes, more than {MAX_ALL_ROW_SHAPES}; list fewer \
+                 `batch.buckets`, or give fewer fields their shape"
+            );
+            return Err(LayoutError::RowShapes { name, reason });
+        }
         let mut end = 0u64;
         let mut places = Vec::with_capacity(tensors.len());
         for (index, tensor) in tensors.iter().enumerate() {
@@ -95,6 +113,9 @@ impl SlotLayout {
                     .finish_sides(finish)
                     .map_err(|reason| LayoutError::Finish { name: name.clone(), reason })?;
             }
+            tensor
+                .check_row_shapes()
+                .map_err(|reason| LayoutError::RowShapes { name: name.clone(), reason })?;
             let place = place_after(end, tensor, rows)
                 .ok_or_else(|| LayoutError::TooLarge(name.clone()))?;
             places.push(place.0);
@@ -215,6 +236,16 @@ mod tests {
         let finish = Finish::new(DType::F32, [2, 2, 3], false, None);
         let unfit = TensorSpec { finish: Some(finish), ..TensorSpec::dense("a", DType::U8, &[3]) };
         assert!(matches!(SlotLayout::new(&[unfit], 1), Err(LayoutError::Finish { .. })));
+        let shapes =
+            TensorSpec { row_shapes: vec![vec![4]], ..TensorSpec::dense("a", DType::U8, &[3]) };
+        assert!(matches!(SlotLayout::new(&[shapes], 1), Err(LayoutError::RowShapes { .. })));
+        let many = |name: &str| TensorSpec {
+            row_shapes: vec![vec![3]; 256],
+            ..TensorSpec::dense(name, DType::U8, &[3])
+        };
+        assert!(SlotLayout::new(&["a", "b", "c", "d"].map(many), 1).is_ok());
+        let five = SlotLayout::new(&["a", "b", "c", "d", "e"].map(many), 1);
+        assert!(matches!(five, Err(LayoutError::RowShapes { .. })));
         let twice = TensorSpec::dense("a", DType::U8, &[]);
         assert!(matches!(SlotLayout::new(&[twice.clone(), twice], 1), Err(LayoutError::Name(_))));
     }

@@ -213,22 +213,46 @@ impl RowWriter {
         let (slot_offset, layout) = (first.slot_offset, Arc::clone(&first.layout));
         let place = layout.places()[tensor];
         let size = layout.tensors()[tensor].dtype.size_bytes();
+        let table = (slot_offset + to_usize(place.table_offset_bytes)) / 8;
         let mut elements = 0;
+        Self::move_together(rows, tensor, |row| {
+            // Relaxed: the publish ring's release store orders it.
+            row.memory.word(table + row.row).store(elements, Ordering::Relaxed);
+            let length = row.ragged_elements[tensor];
+            elements += length;
+            length * size
+        });
+        elements
+    }
+
+    /// Moves the rows of a dense tensor together, of which this batch has only the first `row_bytes` bytes.
+    ///
+    /// # Panics
+    /// As [`compact`](Self::compact).
+    pub fn close_up(rows: &mut [&mut Self], tensor: usize, row_bytes: u64) {
+        Self::move_together(rows, tensor, |_| row_bytes);
+    }
+
+    /// Moves the rows of a tensor together, in order, of each as many bytes as `length_bytes` says, to its pitch at most.
+    fn move_together(
+        rows: &mut [&mut Self],
+        tensor: usize,
+        mut length_bytes: impl FnMut(&Self) -> u64,
+    ) {
+        let Some(first) = rows.first() else { return };
+        let slot_offset = first.slot_offset;
+        let place = first.layout.places()[tensor];
+        let mut target = slot_offset + to_usize(place.offset_bytes);
         for (index, row) in rows.iter_mut().enumerate() {
             assert!(row.row == index && row.slot_offset == slot_offset, "all rows of one slot");
-            let length = row.ragged_elements[tensor];
-            let target = slot_offset + to_usize(place.offset_bytes + elements * size);
+            let length = to_usize(length_bytes(row).min(place.row_pitch_bytes));
             let from = row.bytes_mut(tensor).as_ptr();
             // SAFETY: both ranges are in the tensor's region of this slot, because no row is longer than its pitch and
             // the target is not past the row's position; the rows from 0 up to this one are all borrowed mutably here,
             // so no reference to their bytes exists; `copy` allows the ranges to overlap.
-            unsafe { std::ptr::copy(from, row.memory.base().add(target), to_usize(length * size)) };
-            let table = (slot_offset + to_usize(place.table_offset_bytes)) / 8;
-            // Relaxed: the publish ring's release store orders it.
-            row.memory.word(table + index).store(elements, Ordering::Relaxed);
-            elements += length;
+            unsafe { std::ptr::copy(from, row.memory.base().add(target), length) };
+            target += length;
         }
-        elements
     }
 }
 
@@ -333,6 +357,25 @@ mod tests {
         rows[0][1].set_ragged_length(0, 7);
         assert_eq!(client.word(1).load(Ordering::Relaxed), 64);
         assert_eq!(client.word(3).load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn rows_of_a_smaller_shape_are_moved_together() {
+        let (layout, client, mut slots) =
+            segment(&[TensorSpec::dense("image", DType::U8, &[3, 7])], 4, 2);
+        for (row, writer) in slots[1].iter_mut().enumerate() {
+            writer.bytes_mut(0).fill(0xee);
+            writer.bytes_mut(0)[..6].fill(u8::try_from(row).unwrap());
+        }
+        let mut writers: Vec<&mut RowWriter> = slots[1].iter_mut().take(3).collect();
+        RowWriter::close_up(&mut writers, 0, 6);
+        let slot = to_usize(layout.slot_bytes());
+        let expected = [[0; 6], [1; 6], [2; 6]].concat();
+        for (index, byte) in expected.into_iter().enumerate() {
+            // SAFETY: inside the mapping; no writer exists any more.
+            assert_eq!(unsafe { client.base().add(slot + index).read() }, byte);
+        }
+        assert_eq!(slots[1][3].bytes_mut(0)[..7], [3, 3, 3, 3, 3, 3, 0xee], "not of the batch");
     }
 
     #[test]

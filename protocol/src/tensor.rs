@@ -20,6 +20,12 @@ pub const PAGE_BYTES: u64 = 4096;
 /// The maximum length of a tensor's name, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 64;
 
+/// The maximum number of row shapes of a tensor whose batches differ in shape.
+pub const MAX_ROW_SHAPES: usize = 256;
+
+/// The maximum number of row shapes of all tensors together, so that a schema fits a frame.
+pub const MAX_ALL_ROW_SHAPES: usize = 1024;
+
 /// The memory layout of a tensor's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Extent {
@@ -62,6 +68,9 @@ pub struct TensorSpec {
     pub finish: Option<Finish>,
     /// The padding that the configuration asks the client for; the rows in the slot have none.
     pub padding: Option<Padding>,
+    /// The shapes of which each batch has one, for all its rows, as its description says; the largest is also
+    /// `row_shape`. Empty: all rows have `row_shape`.
+    pub row_shapes: Vec<Vec<u64>>,
 }
 
 impl TensorSpec {
@@ -76,6 +85,7 @@ impl TensorSpec {
             channels_last: false,
             finish: None,
             padding: None,
+            row_shapes: Vec::new(),
         }
     }
 
@@ -98,6 +108,53 @@ impl TensorSpec {
     #[must_use]
     pub fn row_elements(&self) -> Option<u64> {
         self.row_shape.iter().try_fold(1_u64, |elements, dim| elements.checked_mul(*dim))
+    }
+
+    /// The size of a row of this shape; `None` when it overflows.
+    #[must_use]
+    pub fn shape_bytes(&self, row_shape: &[u64]) -> Option<u64> {
+        row_shape.iter().try_fold(self.dtype.size_bytes(), |bytes, dim| bytes.checked_mul(*dim))
+    }
+
+    /// Whether a dense tensor's rows may have this shape.
+    #[must_use]
+    pub fn allows(&self, row_shape: &[u64]) -> bool {
+        match &self.row_shapes[..] {
+            [] => row_shape == self.row_shape,
+            shapes => shapes.iter().any(|shape| shape == row_shape),
+        }
+    }
+
+    /// Checks `row_shapes`.
+    ///
+    /// # Errors
+    /// What does not fit, for a message that names the tensor.
+    pub(crate) fn check_row_shapes(&self) -> Result<(), String> {
+        let shapes = &self.row_shapes;
+        if shapes.is_empty() {
+            return Ok(());
+        }
+        if shapes.len() > MAX_ROW_SHAPES {
+            return Err(format!("it has {} row shapes, more than {MAX_ROW_SHAPES}", shapes.len()));
+        }
+        if self.extent != Extent::Dense || self.finish.is_some() {
+            return Err("rows of several shapes are dense, and complete in the slot".to_owned());
+        }
+        let fits = |shape: &Vec<u64>| {
+            let bytes = self.shape_bytes(shape);
+            shape.len() == self.row_shape.len()
+                && bytes.is_some()
+                && bytes <= self.row_pitch_bytes()
+        };
+        match shapes.iter().find(|shape| !fits(shape)) {
+            Some(shape) => {
+                Err(format!("rows of {shape:?} do not fit rows of {:?}", self.row_shape))
+            }
+            None if !shapes.contains(&self.row_shape) => {
+                Err(format!("{:?} is not one of its row shapes", self.row_shape))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The number of mixes that are left to the client's GPU, after the conversion.
@@ -210,6 +267,31 @@ mod tests {
             raw(finish.clone()).finished(&finish),
             TensorSpec::dense("image", DType::F32, &[3, 5, 7])
         );
+    }
+
+    #[test]
+    fn row_shapes_fit_the_largest() {
+        let of = |row_shapes: &[&[u64]]| TensorSpec {
+            row_shapes: row_shapes.iter().map(|shape| shape.to_vec()).collect(),
+            ..TensorSpec::dense("image", DType::U16, &[3, 4, 6])
+        };
+        let image = of(&[&[3, 4, 6], &[3, 6, 4], &[3, 2, 8]]);
+        assert_eq!(image.check_row_shapes(), Ok(()));
+        assert_eq!(image.shape_bytes(&[3, 2, 8]), Some(96));
+        assert_eq!([&[3, 6, 4], &[3, 4, 4]].map(|shape| image.allows(shape)), [true, false]);
+        assert!(of(&[]).allows(&[3, 4, 6]) && !of(&[]).allows(&[3, 6, 4]));
+        for (shapes, words) in [
+            (&[&[3, 6, 4][..]][..], "not one of"),
+            (&[&[3, 4, 6], &[3, 4, 7]], "do not fit"),
+            (&[&[3, 4, 6], &[72]], "do not fit"),
+            (&[&[3, 4, 6], &[u64::MAX, 2, 1]], "do not fit"),
+            (&[&[3, 4, 6][..]; 257], "257 row shapes"),
+        ] {
+            assert!(of(shapes).check_row_shapes().unwrap_err().contains(words), "{shapes:?}");
+        }
+        let extent = Extent::Ragged { max_row_bytes: 144, compact: false };
+        let ragged = TensorSpec { extent, ..image };
+        assert!(ragged.check_row_shapes().unwrap_err().contains("dense"));
     }
 
     #[test]

@@ -273,7 +273,8 @@ typedef enum forebay_dtype_code {
 
 /* One tensor of a batch. `data`, `offsets` and `lengths` are valid as long as the batch; the rest is the caller's copy.
  *
- * A dense tensor is contiguous, in row-major order: shape[0] is the batch's rows.
+ * A dense tensor is contiguous, in row-major order: shape[0] is the batch's rows. With `batch.buckets` the other dimensions
+ * differ between batches.
  * A ragged tensor, whose rows differ in their first dimension, has rank 1, and shape[0] elements in the region of its rows,
  * gaps included. Row i begins offsets[i] elements after `data` and has lengths[i] elements; both arrays have an entry for
  * each row of the batch. The other dimensions of a row are the first `row_rank` of row_shape: none for a list of numbers,
@@ -302,6 +303,23 @@ int forebay_batch_get_tensor(const forebay_batch *batch, uint32_t index, forebay
 
 /* Fills *tensor with the tensor of a name. */
 int forebay_batch_find_tensor(const forebay_batch *batch, const char *name, forebay_tensor *tensor);
+
+/* The rows of a ragged tensor as one array, which `batch.pad` asks for: each is padded to the longest of the batch, rounded up
+ * to `batch.multiple_of`, with `output.FIELD.pad`. Call it with NULL for `data` and `lengths` first: it fills in the rest. */
+typedef struct forebay_padded {
+    size_t size;                     /* set by FOREBAY_PADDED_INIT */
+    void *data;                      /* in: where the array is written, row-major and contiguous; or NULL */
+    int64_t *lengths;                /* in: where the first dimension of each row, without padding, is written; or NULL */
+    uint64_t bytes;                  /* in: the room at `data`; out: the size of the array */
+    int64_t shape[FOREBAY_MAX_RANK]; /* out: the rows, the longest of them, their other dimensions; 0 beyond `rank` */
+    int32_t rank;                    /* out */
+} forebay_padded;
+
+#define FOREBAY_PADDED_INIT {sizeof(forebay_padded), 0, 0, 0, {0}, 0}
+
+/* Fills *padded, and what its pointers name, with the tensor of a name. FOREBAY_ERROR_NO_SUCH_TENSOR: it is not padded.
+ * FOREBAY_ERROR_ARGUMENT: `bytes` is less than the size of the array; nothing is written at `data`. */
+int forebay_batch_pad(const forebay_batch *batch, const char *name, forebay_padded *padded);
 
 #ifdef __cplusplus
 }

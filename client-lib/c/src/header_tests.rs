@@ -10,6 +10,7 @@ use forebay_protocol::tensor::{MAX_NAME_BYTES, MAX_RANK};
 use crate::batch::{BatchInfo, ElementType, TensorInfo};
 use crate::loader::LoaderInfo;
 use crate::options::{Options, Override};
+use crate::padded::PaddedInfo;
 use crate::status::Status;
 
 /// Lines for the program, and what it must print.
@@ -73,6 +74,7 @@ fn header_and_crate_have_the_same_layout() {
     ask_struct!(question, "forebay_dtype", ElementType: code bits lanes);
     ask_struct!(question, "forebay_tensor", TensorInfo: size data bytes shape strides offsets lengths dtype rank
         row_rank row_shape channels_last name);
+    ask_struct!(question, "forebay_padded", PaddedInfo: size data lengths bytes shape rank);
 
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("question.c");

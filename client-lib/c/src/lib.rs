@@ -1,7 +1,7 @@
 //! The C face of the Forebay client: `libforebay`. Its documentation for users is `include/forebay.h`.
 //!
-//! - [`loader`] and [`batch`]: the functions of the header, a thin layer over [`forebay_client`]; [`options`]: the options
-//!   of a loader.
+//! - [`loader`], [`batch`] and [`padded`]: the functions of the header, a thin layer over [`forebay_client`]; [`options`]: the
+//!   options of a loader.
 //! - [`registry`]: the objects behind handles. A handle is looked up, never dereferenced, so a handle that is null, stale
 //!   or of another kind is an error.
 //! - [`status`]: error codes, each thread's last error, and the guard that stops panics.
@@ -15,6 +15,7 @@
 pub mod batch;
 pub mod loader;
 pub mod options;
+pub mod padded;
 mod registry;
 pub mod status;
 pub mod text;

@@ -408,6 +408,37 @@ static void boxes(void)
     CHECK(forebay_batch_release(batch) == FOREBAY_OK && forebay_loader_close(loader) == FOREBAY_OK);
 }
 
+/* Lists of id % 5 + 1 numbers, padded with -1. */
+static void padded(void)
+{
+    forebay_loader *loader = open_from(NULL);
+    forebay_batch *batch = take(loader);
+    forebay_tensor index = FOREBAY_TENSOR_INIT;
+    forebay_padded padded = FOREBAY_PADDED_INIT;
+    int64_t lengths[4], row, place;
+    CHECK(forebay_batch_find_tensor(batch, "index", &index) == FOREBAY_OK && index.shape[0] == 4);
+    CHECK(forebay_batch_pad(batch, "index", &padded) == FOREBAY_ERROR_NO_SUCH_TENSOR);
+    CHECK(forebay_batch_pad(batch, "tokens", &padded) == FOREBAY_OK);
+    CHECK(padded.rank == 2 && padded.shape[0] == 4 && padded.shape[1] == 8 && padded.shape[2] == 0);
+    CHECK(padded.bytes == 4 * 8 * sizeof(int64_t));
+    padded.data = malloc(padded.bytes);
+    padded.lengths = lengths;
+    CHECK(padded.data != NULL);
+    padded.bytes -= 1;
+    CHECK(forebay_batch_pad(batch, "tokens", &padded) == FOREBAY_ERROR_ARGUMENT);
+    padded.bytes += 1;
+    CHECK(forebay_batch_pad(batch, "tokens", &padded) == FOREBAY_OK);
+    for (row = 0; row < 4; ++row) {
+        int64_t id = ((const int64_t *)index.data)[row];
+        CHECK(lengths[row] == id % 5 + 1);
+        for (place = 0; place < 8; ++place)
+            CHECK(((const int64_t *)padded.data)[8 * row + place] == (place < lengths[row] ? id : -1));
+    }
+    print_ids(batch);
+    free(padded.data);
+    CHECK(forebay_batch_release(batch) == FOREBAY_OK && forebay_loader_close(loader) == FOREBAY_OK);
+}
+
 int main(int count, char **words)
 {
     static const struct {
@@ -415,7 +446,8 @@ int main(int count, char **words)
         void (*run)(void);
     } scenarios[] = {{"resume", resume},   {"epochs", epochs}, {"arguments", arguments}, {"refused", refused},
                      {"waits", waits},     {"held", held},     {"killed", killed},
-                     {"forked", forked},   {"json", from_text}, {"streams", streams}, {"boxes", boxes}};
+                     {"forked", forked},   {"json", from_text}, {"streams", streams}, {"boxes", boxes},
+                     {"padded", padded}};
     size_t place;
     CHECK(count == 3);
     target = words[2];

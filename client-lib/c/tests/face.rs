@@ -299,6 +299,22 @@ fn wait_is_ended_by_the_callback_and_by_a_close() {
 }
 
 #[test]
+fn lists_are_padded_into_the_callers_memory() {
+    let dir = TestDir::new();
+    let line = |id: usize| format!("{{\"tokens\": {:?}}}\n", vec![id; id % 5 + 1]);
+    std::fs::write(dir.path("lists.jsonl"), (0..12).map(line).collect::<String>()).unwrap();
+    let text = format!(
+        "dataset.path = {:?}\ndataset.format = \"manifest\"\ndataset.fields.tokens.from = \"tokens\"\n\
+         batch = {{ size = 4, pad = \"batch\", multiple_of = 8 }}\n\
+         output.tokens = {{ ragged = true, max_bytes = \"64B\", pad = -1 }}\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\n",
+        dir.path("lists.jsonl").display()
+    );
+    let config = dir.config("lists.toml", &text);
+    assert_eq!(numbers(&scenario(&dir, "padded", &config)), expected_ids(&config, 1)[..4]);
+}
+
+#[test]
 fn ragged_rows_have_their_other_dimensions() {
     let dir = TestDir::new();
     data::boxes(&dir.path("boxes"), 12);

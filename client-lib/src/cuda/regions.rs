@@ -49,6 +49,13 @@ pub(crate) fn regions_of(terms: &Attached) -> Result<Vec<Region>, Error> {
                 .and_then(|bytes| usize::try_from(bytes).ok()?.checked_mul(table_rows))
                 .ok_or_else(too_large)
         };
+        if !spec.row_shapes.is_empty() {
+            return Err(Error::Config(format!(
+                "field `{}` has another shape in each batch (batch.buckets), which batches on a device do not have: leave \
+                 `device` out, and move each batch yourself, as with `batch[\"{0}\"].to(device)`",
+                spec.name
+            )));
+        }
         let finish = FinishPlan::of(spec)?.map(Arc::new);
         let mixes_bytes = finish.as_ref().map_or(0, |plan| plan.mixes_bytes());
         let raw_bytes = whole(spec.row_pitch_bytes())?;

@@ -22,7 +22,7 @@ use forebay_protocol::returns::{ReturnReader, return_words};
 use forebay_protocol::segment::{Access, Mapping, Segment};
 use forebay_protocol::slots::{RowWriter, split_rows};
 use forebay_protocol::socket::{Connection, Incoming, Listener};
-use forebay_protocol::tensor::{DType, Extent, MAX_RANK, TensorSpec};
+use forebay_protocol::tensor::{DType, Extent, MAX_RANK, Padding, TensorSpec};
 use nix::poll::{PollFd, PollFlags, poll};
 
 /// The stub's behaviour.
@@ -113,6 +113,7 @@ struct Session {
 pub(crate) fn tensors() -> Vec<TensorSpec> {
     let ragged = TensorSpec {
         extent: Extent::Ragged { max_row_bytes: 64, compact: false },
+        padding: Some(Padding { multiple_of: 4, value_bits: 7_f64.to_bits() }),
         ..TensorSpec::dense("text", DType::U16, &[])
     };
     vec![

@@ -153,7 +153,11 @@ pub(super) fn tensor_line(tensor: &TensorSpec, rows: u64) -> String {
     let dense = |tensor: &TensorSpec| {
         let dims = std::iter::once(rows).chain(tensor.row_shape.iter().copied());
         let shape: Vec<String> = dims.map(|dim| dim.to_string()).collect();
-        format!("{} [{}]", tensor.dtype.name(), shape.join(", "))
+        let others = match tensor.row_shapes.len() {
+            0 => String::new(),
+            shapes => format!(", the largest of {shapes} shapes"),
+        };
+        format!("{} [{}]{others}", tensor.dtype.name(), shape.join(", "))
     };
     let bytes = format_bytes(tensor.row_pitch_bytes().unwrap_or(0) * rows);
     if let Extent::Ragged { max_row_bytes, .. } = tensor.extent {
@@ -238,6 +242,11 @@ fn describe(
         )
     };
     line("batches", batches);
+    if let Some(by_length) = stream.by_length()
+        && config.batch.buckets.is_some()
+    {
+        line("buckets", lengths::buckets(stream, by_length));
+    }
     match config.batch.last {
         Last::Drop => {
             line("left out", format!("{} samples an epoch", schedule.samples_left_out_per_epoch()))

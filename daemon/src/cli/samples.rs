@@ -42,12 +42,15 @@ pub(super) fn attach(
     }
     // The samples are wanted, not batches by length.
     for (table, key) in BY_LENGTH {
-        if config.is_given(&[table, key]) {
+        let is_of_shapes = key == "pool" && config.batch.buckets.is_some();
+        if config.is_given(&[table, key]) && !is_of_shapes {
             builder = builder.override_key(format!("{table}.{key}"), "null");
         }
     }
     let builder = builder.override_key("batch.size", count.to_string());
-    Ok(builder.override_key("batch.last", "\"short\"").attach()?)
+    // One rank has all samples in either case, and batches of one shape have no `"short"`.
+    let last = if config.batch.buckets.is_some() { "\"drop\"" } else { "\"short\"" };
+    Ok(builder.override_key("batch.last", last).attach()?)
 }
 
 /// Takes the first batch.

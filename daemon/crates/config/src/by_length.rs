@@ -4,6 +4,7 @@ use forebay_keys::{
     AtLeastOne, ByteSize, ConfigError, Kind as _, Section, SomeBytes, Value, kinds,
 };
 
+use crate::buckets;
 use crate::config::Config;
 use crate::draws::DrawsConfig;
 use crate::model::{BatchConfig, Last, TooLong};
@@ -133,6 +134,7 @@ kinds! {
 
 /// The checks of `[batch]`.
 pub(crate) fn check_batch(batch: &mut BatchConfig, section: &Section) -> Result<(), ConfigError> {
+    buckets::check(batch, section)?;
     let is_given = |key: &str| section.location_of(key).is_some();
     let fail = |key: &str, message: String| Err(section.error_at(key, message));
     let Some(budget) = batch.budget else {
@@ -296,15 +298,19 @@ impl Config {
             );
             return Err(ConfigError::new(&self.location(&path), message));
         }
-        if self.batch.budget.is_none() {
-            return match self.order.pool {
-                Some(_) => fail(
-                    ["order", "pool"],
-                    "`order.pool` has no effect without `batch.budget`; leave it out",
-                ),
-                None => Ok(()),
-            };
-        }
+        let key = match &self.batch {
+            BatchConfig { budget: Some(_), .. } => "budget",
+            BatchConfig { buckets: Some(_), .. } => "buckets",
+            _ => {
+                return match self.order.pool {
+                    Some(_) => fail(
+                        ["order", "pool"],
+                        "`order.pool` has no effect without `batch.budget` or `batch.buckets`; leave it out",
+                    ),
+                    None => Ok(()),
+                };
+            }
+        };
         if self.pool() > MOST_OF_POOL {
             return fail(
                 ["order", "pool"],
@@ -314,8 +320,11 @@ impl Config {
         if self.order.shuffle == Shuffle::Blocks {
             return fail(
                 ["order", "shuffle"],
-                "`order.shuffle = \"blocks\"` cannot be combined with `batch.budget`, which takes the samples of a pool in \
-                 the order of their lengths; set it to true",
+                &format!(
+                    "`order.shuffle = \"blocks\"` cannot be combined with `batch.{key}`, which takes the samples of a pool in \
+                     the order of their {}; set it to true",
+                    if key == "budget" { "lengths" } else { "shapes" }
+                ),
             );
         }
         if self.batch.when_too_long() == TooLong::Drop && self.draws() != DrawsConfig::Once {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod by_class;
+mod buckets;
 mod by_length;
 mod config;
 mod datasets;
@@ -27,6 +28,7 @@ mod stages;
 mod weight_steps;
 
 pub use by_class::GroupedBatches;
+pub use buckets::Bucket;
 pub use by_length::{LengthBudget, LengthSource, LengthUnit};
 pub use config::Config;
 pub use draws::{DrawsConfig, weight_changes};

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::buckets::Buckets;
 use crate::by_class::GroupBy;
 use crate::by_length::{Budget, check_batch};
 use crate::object::DatasetObject;
@@ -191,7 +192,7 @@ keys! {
         /// [Several samples of a group in a batch](../how-to/balance-classes.md#several-samples-of-a-group-in-a-batch)
         pub group: GroupBy, "", absent("none");
         /// with `batch.budget`: the consecutive samples of the order whose lengths are sorted together; more of them make
-        /// the batches of a step more alike
+        /// the batches of a step more alike. With `batch.buckets`: those from which the batches of each shape are made
         pub pool: AtLeastOne, "samples", absent("65536");
     }
 }
@@ -272,8 +273,15 @@ keys! {
         /// one of them is named; `"drop"`: they are left out, and counted; `"truncate"`, of tokens: arrays are cut at their end
         pub too_long: TooLong, "", absent("`\"error\"`");
         /// `"batch"`: arrays of a ragged field arrive in Python as one array, padded to the longest row of the batch, and
-        /// their lengths as the field `NAME_lengths`; see [Batches by length](../guide/batches-by-length.md#padded-batches)
+        /// their lengths as the field `NAME_lengths`, and clients in Rust and C get both on request; see [Batches by length](../guide/batches-by-length.md#padded-batches)
         pub pad: Pad, "", absent("ragged fields arrive as `forebay.Ragged`");
+        /// each batch has one of these shapes: the sample's picture goes to the one of the nearest aspect ratio, and operations
+        /// with `size = "bucket"` give it that shape. A list, or an area whose shapes have sides of multiples of `step`
+        /// (64) from the least to the greatest of `sides` (half and double the square's); see [Aspect-ratio
+        /// buckets](../how-to/aspect-buckets.md)
+        pub buckets: Buckets, "pixels", absent("none: all batches have one shape");
+        /// with `buckets`: the field whose picture's size decides, by its header
+        pub shape: String, "", absent("the only picture");
         /// what becomes of an epoch's samples that fill no global batch; see below
         pub last: Last, "", default(Last::Drop, "`\"drop\"` (`imagenet-eval`: `\"short\"`)");
         /// what is done to each complete batch, in order; each with `op` and its arguments

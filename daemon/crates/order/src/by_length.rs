@@ -6,6 +6,9 @@
 //! batches of one size. If a pool begins with other bounds, its consumed samples are not repeated, and its other samples
 //! are cut with the new bounds.
 //!
+//! With shapes in place of lengths the samples of a pool are cut into steps of one shape ([`super::cutting_by_shape`]); all
+//! else is the same.
+//!
 //! Everything is a function of (lengths, selection, seed, epoch, pool, chain of cuts). What is kept here are results that
 //! would otherwise be computed again.
 
@@ -38,9 +41,9 @@ const CUTTING_BYTES_PER_SAMPLE: u64 = 40;
 /// As many pools are cut at once: by the engine, and by threads that count the next epoch.
 const CUT_AT_ONCE: u64 = 4;
 /// The steps before a pool, and its rest.
-const COUNT_BYTES_PER_POOL: u64 = 8 + 4;
+const COUNT_BYTES_PER_POOL: u64 = 8 + 4 + 4;
 
-/// The lengths of a dataset's samples, and the bounds of a batch.
+/// The lengths of a dataset's samples, or the numbers of their shapes, and the bounds of a batch.
 #[derive(Debug)]
 pub struct ByLength {
     /// By sample id.
@@ -50,6 +53,8 @@ pub struct ByLength {
     /// Their mean, rounded down.
     mean: u64,
     longest: u32,
+    /// How many shapes there are; 0 for lengths.
+    shapes: u64,
     /// The bounds; `from` and `world_size` are those of a session.
     bounds: Cut,
     kept: Mutex<Kept>,
@@ -71,8 +76,10 @@ struct Kept {
 pub(super) struct Counts {
     /// By pool: the steps of all pools before it; all steps at the end.
     before: Vec<u64>,
-    /// By pool: the samples that give no step to every rank; fewer than ranks.
+    /// By pool: the samples that give no step to every rank; fewer than ranks, of each shape.
     rests: Vec<u32>,
+    /// By pool: how many steps these are, if they are padded.
+    padded: Vec<u32>,
 }
 
 /// The steps of a pool in their order.
@@ -84,6 +91,8 @@ pub(super) struct PoolPlan {
     starts: Vec<u32>,
     /// By step of the last cut and rank: the ends of the batches, as places.
     ends: Vec<u32>,
+    /// After the last step: the ends, as places, of what is padded to a step each.
+    rest_ends: Vec<u32>,
     /// The steps of earlier cuts.
     steps_before: u64,
     /// The number of ranks of the last cut.
@@ -114,18 +123,49 @@ impl ByLength {
         let sum: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
         let mean = sum / (lengths.len() as u64).max(1);
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        Self { lengths, pool: pool.max(1), mean, longest, bounds, kept: Mutex::default() }
+        let (pool, kept) = (pool.max(1), Mutex::default());
+        Self { lengths, pool, mean, longest, shapes: 0, bounds, kept }
     }
 
-    /// The length of a sample.
+    /// For samples whose shapes have these numbers: pools of `pool` samples, and batches of `batch_size` samples of one
+    /// shape.
+    #[must_use]
+    pub fn by_shape(shapes: Arc<[u32]>, pool: u64, batch_size: u32) -> Self {
+        let mut numbers = shapes.to_vec();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let count = numbers.len() as u64;
+        Self { shapes: count, ..Self::new(shapes, pool, 0, 1, batch_size) }
+    }
+
+    /// Whether samples have shapes in place of lengths.
+    #[must_use]
+    pub const fn is_by_shape(&self) -> bool {
+        self.bounds.budget == 0
+    }
+
+    /// The samples that every pool must have so that one of its shapes gives a step to so many ranks.
+    pub(super) const fn fewest_of_pool(&self, world_size: u32) -> u64 {
+        let ranks = world_size as u64;
+        match self.shapes {
+            0 => ranks,
+            shapes => shapes.saturating_mul(ranks.saturating_sub(1)).saturating_add(1),
+        }
+    }
+
+    /// The length of a sample, or the number of its shape.
     #[must_use]
     pub fn length(&self, sample: u64) -> u32 {
         usize::try_from(sample).ok().and_then(|id| self.lengths.get(id).copied()).unwrap_or(0)
     }
 
-    /// Whether a sample may be in a batch of so many rows: they stay within the budget, if they are its length.
+    /// Whether a sample may replace another one in a batch of so many rows: it has the same shape, or the rows stay within
+    /// the budget if they are its length.
     #[must_use]
-    pub fn fits(&self, sample: u64, rows: u32) -> bool {
+    pub fn may_replace(&self, bad: u64, sample: u64, rows: u32) -> bool {
+        if self.is_by_shape() {
+            return self.length(sample) == self.length(bad);
+        }
         let counted =
             u64::from(self.length(sample)).next_multiple_of(self.bounds.multiple_of.into());
         rows <= 1 || counted.saturating_mul(rows.into()) <= self.bounds.budget
@@ -140,6 +180,9 @@ impl ByLength {
     /// About the number of rows of a batch.
     #[must_use]
     pub fn usual_rows(&self) -> u32 {
+        if self.is_by_shape() {
+            return self.bounds.max_rows;
+        }
         let rows = self.bounds.budget / self.mean.max(1);
         u32::try_from(rows).unwrap_or(u32::MAX).clamp(1, self.bounds.max_rows)
     }
@@ -236,7 +279,7 @@ impl ByLength {
             }
         }
         let order = order();
-        let mut counts = Counts { before: vec![0], rests: Vec::new() };
+        let mut counts = Counts { before: vec![0], ..Counts::default() };
         let mut all = 0;
         let mut places: Vec<u32> = Vec::new();
         for pool in 0..pools.count() {
@@ -246,7 +289,8 @@ impl ByLength {
             let steps = cut_into_steps(&places, &lengths, &pools.cut);
             all += steps.count(pools.cut.world_size) as u64;
             counts.before.push(all);
-            counts.rests.push(u32::try_from(steps.rest.len()).unwrap_or(u32::MAX));
+            counts.rests.push(place(steps.rest.len()));
+            counts.padded.push(place(steps.rest_ends.len()));
         }
         let counts = Arc::new(counts);
         let mut kept = self.kept();
@@ -284,13 +328,13 @@ impl Steps {
 }
 
 impl Counts {
-    /// The steps of the pools from this one on, and how many of these have a rest.
+    /// The steps of the pools from this one on, and those of their rests if they are padded.
     pub(super) fn since_pool(&self, pool: u64) -> (u64, u64) {
         let pool = usize::try_from(pool).unwrap_or(usize::MAX);
         let all = self.before.last().copied().unwrap_or(0);
         let before = self.before.get(pool).copied().unwrap_or(all);
-        let rests = self.rests.iter().skip(pool).filter(|rest| **rest > 0).count();
-        (all - before, rests as u64)
+        let padded = self.padded.iter().skip(pool).map(|steps| u64::from(*steps)).sum();
+        (all - before, padded)
     }
 
     /// The samples of all rests.
@@ -298,8 +342,8 @@ impl Counts {
         self.rests.iter().map(|rest| u64::from(*rest)).sum()
     }
 
-    /// The number of pools with a rest.
-    pub(super) fn rests(&self) -> u64 {
+    /// The steps of all rests, if they are padded.
+    pub(super) fn padded(&self) -> u64 {
         self.since_pool(0).1
     }
 }
@@ -316,6 +360,7 @@ impl PoolPlan {
             order: Vec::with_capacity(lengths.len()),
             starts: vec![0],
             ends: Vec::new(),
+            rest_ends: Vec::new(),
             steps_before: 0,
             ranks: 1,
         };
@@ -345,10 +390,21 @@ impl PoolPlan {
                 plan.starts.push(place(plan.order.len()));
                 taken += 1;
             }
+            let base = plan.order.len();
             let Some(until) = until else {
                 plan.order.extend(&steps.rest);
+                plan.rest_ends.extend(steps.rest_ends.iter().map(|end| place(base) + end));
                 break;
             };
+            // What was padded.
+            for end in &steps.rest_ends {
+                let length = plan.order.len();
+                if until == start + length as u64 {
+                    break;
+                }
+                plan.order.extend(&steps.rest[length - base..*end as usize]);
+                taken += 1;
+            }
             if until != start + plan.order.len() as u64 {
                 return Err(OrderError::BetweenSteps { samples: until, epoch });
             }
@@ -373,9 +429,25 @@ impl PoolPlan {
         self.starts.partition_point(|start| u64::from(*start) < place)
     }
 
-    /// Whether a step of the last cut begins or ends at a place.
+    /// Whether a step of the last cut begins or ends at a place, padded ones included.
     pub(super) fn is_border(&self, place: u64) -> bool {
-        self.starts.get(self.step_from(place)).is_some_and(|start| u64::from(*start) == place)
+        let is_place = |border: &u32| u64::from(*border) == place;
+        self.starts.get(self.step_from(place)).is_some_and(is_place)
+            || self.rest_ends.iter().any(is_place)
+    }
+
+    /// The end of the rest that is padded to a step, at a place after the last step.
+    pub(super) fn rest_end(&self, place: u64) -> Option<u64> {
+        self.rest_ends.get(self.rests_before(place)).map(|end| u64::from(*end))
+    }
+
+    /// How many steps are padded from a place on.
+    pub(super) fn padded_from(&self, place: u64) -> u64 {
+        (self.rest_ends.len() - self.rests_before(place)) as u64
+    }
+
+    fn rests_before(&self, place: u64) -> usize {
+        self.rest_ends.partition_point(|end| u64::from(*end) <= place)
     }
 
     /// The steps of the last cut.

@@ -372,9 +372,9 @@ fn substitutes_keep_their_batch_within_the_budget() {
             let plain = selection.substitute(None, 1, 2, bad, 0).unwrap();
             match drawn {
                 Some(other) => {
-                    assert!(by_length.fits(other.0, rows) && other != bad);
+                    assert!(by_length.may_replace(bad.0, other.0, rows) && other != bad);
                     assert!(
-                        other == plain || !by_length.fits(plain.0, rows),
+                        other == plain || !by_length.may_replace(bad.0, plain.0, rows),
                         "the first that fits"
                     );
                 }

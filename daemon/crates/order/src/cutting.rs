@@ -13,6 +13,8 @@
 
 use forebay_protocol::cuts::Cut;
 
+use super::cutting_by_shape::cut_by_shape;
+
 /// Ranks' costs this close together, in per cent of the least, are equal enough for the cheaper division.
 const CLOSE_PERCENT: u128 = 101;
 
@@ -23,8 +25,10 @@ pub struct Steps {
     pub rows: Vec<u32>,
     /// By step and rank: the end of each batch among `rows`.
     pub ends: Vec<u32>,
-    /// Places of samples that give no step: fewer than ranks.
+    /// Places of samples that give no step: fewer than ranks, of each shape.
     pub rest: Vec<u32>,
+    /// The ends among `rest` of what is padded to a step together: all of it, or the samples of each shape.
+    pub rest_ends: Vec<u32>,
 }
 
 /// A row's length as it is counted.
@@ -33,9 +37,12 @@ const fn counted(length: u32, multiple_of: u32) -> u64 {
 }
 
 /// Cuts `places`, which are indices into `lengths`: in the order of the pool, which decides among samples of one length.
-/// A row above the budget is alone in its batch.
+/// A row above the budget is alone in its batch. With a budget of 0 `lengths` are the numbers of the samples' shapes.
 #[must_use]
 pub fn cut_into_steps(places: &[u32], lengths: &[u32], cut: &Cut) -> Steps {
+    if cut.budget == 0 {
+        return cut_by_shape(places, lengths, cut);
+    }
     let length_at = |place: u32| lengths.get(place as usize).copied().unwrap_or(0);
     let mut keys: Vec<u64> = places
         .iter()
@@ -77,6 +84,8 @@ pub fn cut_into_steps(places: &[u32], lengths: &[u32], cut: &Cut) -> Steps {
         at += taken.rows;
     }
     steps.rest.extend(&sorted[at..]);
+    #[expect(clippy::cast_possible_truncation, reason = "places are numbered by u32")]
+    steps.rest_ends.extend((at < sorted.len()).then_some(steps.rest.len() as u32));
     steps
 }
 

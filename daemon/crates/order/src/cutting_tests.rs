@@ -84,7 +84,7 @@ fn long_rows_and_short_ones_share_a_step_rather_than_being_left_over() {
 #[test]
 fn fewer_samples_than_ranks_are_the_rest() {
     let steps = cut_into_steps(&[0, 1], &[5, 9], &cut(3, 100, 1, 8));
-    assert_eq!(steps, Steps { rest: vec![1, 0], ..Steps::default() });
+    assert_eq!(steps, Steps { rest: vec![1, 0], rest_ends: vec![2], ..Steps::default() });
 }
 
 /// Log-normal lengths with a median of 400 and a shape of 0.8, at most the budget.

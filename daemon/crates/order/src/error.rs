@@ -176,6 +176,20 @@ pub enum OrderError {
         /// The number of ranks that share the stream.
         world_size: u32,
     },
+    /// Batches by shape and pools that may have fewer samples of each shape than ranks.
+    #[error(
+        "a pool of {pool} samples may have fewer than {world_size} of each shape, one for each rank, and give no batch; raise \
+         `order.pool` to {needed} samples at least, better to several steps of each shape, list fewer `batch.buckets`, or set \
+         `batch.last = \"pad\"`"
+    )]
+    PoolBelowShapes {
+        /// Samples of a pool.
+        pool: u64,
+        /// The number of ranks that share the stream.
+        world_size: u32,
+        /// The samples with which one shape has enough.
+        needed: u64,
+    },
     /// The epoch is past the last possible one.
     #[error("epoch {epoch} is past the last possible one, {}", MAX_EPOCH)]
     EpochTooLarge {

@@ -174,6 +174,27 @@ fn substitutes_are_pinned() {
 }
 
 #[test]
+fn batches_by_shape_are_pinned() {
+    let shapes: Vec<u32> = (0..2_000u32).map(|id| id.wrapping_mul(2_654_435_761) >> 29).collect();
+    let dealing =
+        Dealing { seed: 17, is_shuffled: true, epochs: None, batch_size: 9, last: Last::Pad };
+    let by_shape = ByLength::by_shape(shapes.into(), 500, 9);
+    let schedule =
+        Schedule::by_length(Selection::Once(2_000), dealing, 2, 3, by_shape.into()).unwrap();
+    let order = schedule.epoch(3);
+    let mut position = Position { epoch: 3, samples: 0 };
+    let mut words = Vec::new();
+    while position.epoch == 3 {
+        let batch = schedule.batch_at(position).unwrap();
+        words.extend(batch.rows.iter(&order).map(|row| row.sample.0));
+        position = batch.position_after;
+        words.push(position.samples);
+    }
+    let found = digest(words.into_iter());
+    assert_pinned("batches by shape", &found, "0");
+}
+
+#[test]
 fn batches_by_length_are_pinned() {
     let lengths: Vec<u32> =
         (0..5_000u32).map(|id| 1 + id.wrapping_mul(2_654_435_761) % 700).collect();

@@ -5,7 +5,8 @@
 //! positions draw from: one dataset, the same in [`Blocks`], a [`Mixture`] of several, samples by weight
 //! ([`Weighted`]), classes alike ([`Balanced`]) or samples of a class together ([`Grouped`]); a
 //! [`Subset`](forebay_select::Subset) says which samples of the datasets these are; [`ByLength`] makes the batches from the
-//! samples' lengths; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a bad one;
+//! samples' lengths or shapes; [`EpochOrder`] maps a position to a sample id; [`substitute()`] finds another sample for a
+//! bad one;
 //! [`Draws`] provides random numbers for augmentations. Nothing here reads a clock, a thread count or a file, or stores
 //! what was delivered.
 
@@ -17,6 +18,7 @@ mod by_length;
 mod classes;
 mod counts;
 mod cutting;
+mod cutting_by_shape;
 mod dealing;
 mod draw;
 mod error;
@@ -30,6 +32,8 @@ mod selection;
 mod substitute;
 mod weighted;
 
+#[cfg(test)]
+mod by_shape_tests;
 #[cfg(test)]
 mod golden_tests;
 #[cfg(test)]

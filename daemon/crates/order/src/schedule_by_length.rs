@@ -17,12 +17,12 @@ use super::schedule::{EpochOrder, PlannedBatch, Rows, Schedule};
 use super::selection::Selection;
 
 impl Schedule {
-    /// The schedule of one rank with batches by length. `dealing.batch_size` has no effect; with `Last::Short` the
-    /// samples of a pool that are fewer than ranks are left out, as with `Last::Drop`.
+    /// The schedule of one rank with batches by length or shape. `dealing.batch_size` has no effect; with `Last::Short` the
+    /// samples of a pool that are fewer than ranks, of a shape, are left out, as with `Last::Drop`.
     ///
     /// # Errors
     /// The rank is not below the world size; or, unless `dealing.last` is `Last::Pad`, an epoch or a pool has fewer
-    /// samples than ranks.
+    /// samples than ranks, or possibly of each shape.
     pub fn by_length(
         selection: Selection,
         dealing: Dealing,
@@ -40,8 +40,13 @@ impl Schedule {
         let pools = by_length.pools(samples, world_size);
         // The last pool is at least as large as the first.
         let pool = pools.end_of(0);
-        if pool < u64::from(world_size) && dealing.last != Last::Pad {
-            return Err(OrderError::PoolBelowRanks { pool, world_size });
+        let needed = by_length.fewest_of_pool(world_size);
+        if pool < needed && dealing.last != Last::Pad {
+            return Err(if by_length.is_by_shape() {
+                OrderError::PoolBelowShapes { pool, world_size, needed }
+            } else {
+                OrderError::PoolBelowRanks { pool, world_size }
+            });
         }
         schedule.dealing = dealing;
         schedule.by_length = Some(LengthBatches::new(by_length, pools));
@@ -125,9 +130,9 @@ impl Schedule {
         self.dealing.epochs.is_some_and(|epochs| epoch >= epochs)
     }
 
-    /// The batches of a pool's rest, which is smaller than the world.
-    const fn batches_of_rest(&self, has_rest: bool) -> u64 {
-        (has_rest && matches!(self.dealing.last, Last::Pad)) as u64
+    /// The batches of rests of which `padded` give a step if they are padded.
+    const fn batches_of_rests(&self, padded: u64) -> u64 {
+        if matches!(self.dealing.last, Last::Pad) { padded } else { 0 }
     }
 
     pub(super) fn step_over_rest(&self, position: Position) -> Position {
@@ -150,8 +155,7 @@ impl Schedule {
 
     pub(super) fn batch_by_length(&self, position: Position) -> Option<PlannedBatch> {
         let at = self.step_over_rest(position);
-        let (pool, start, plan) = self.pool_at(at)?;
-        let end = self.pools()?.end_of(pool);
+        let (_, start, plan) = self.pool_at(at)?;
         let samples = self.samples;
         let step = plan.step(plan.step_from(at.samples - start), self.rank);
         let (rows, after) = match step {
@@ -167,15 +171,21 @@ impl Schedule {
                 (rows, start + u64::from(step.end))
             }
             None if self.dealing.last != Last::Pad => return None,
-            // The rest of the pool: a row for each rank, of which the last ones are repeated.
+            // A rest of the pool: a row for each rank, of which the last ones are repeated.
             None => {
+                let end = start + plan.rest_end(at.samples - start)?;
                 let rest = end - at.samples;
+                let beyond = u64::from(self.rank).saturating_sub(rest);
                 let is_valid = u64::from(self.rank) < rest;
                 let rows = Rows {
                     first_position: at.samples + u64::from(self.rank).min(rest - 1),
                     valid: u32::from(is_valid),
                     padding: u32::from(!is_valid),
-                    first_padding_position: u64::from(self.rank).saturating_sub(rest) % samples,
+                    // Of the same shape, if samples have shapes.
+                    first_padding_position: match self.by_length.as_ref() {
+                        Some(batches) if batches.of.is_by_shape() => at.samples + beyond % rest,
+                        _ => beyond % samples,
+                    },
                     samples,
                 };
                 (rows, end)
@@ -199,11 +209,10 @@ impl Schedule {
             return 0;
         }
         let Some((pool, start, plan)) = self.pool_at(at) else { return 0 };
-        let end = self.pools().map_or(0, |pools| pools.end_of(pool));
-        let left = plan.steps().saturating_sub(plan.step_from(at.samples - start)) as u64;
-        let has_rest = start + plan.end_of_steps() < end;
-        let (later, rests) = self.counts(at.epoch).since_pool(pool + 1);
-        left + self.batches_of_rest(has_rest) + later + self.batches_of_rest(true) * rests
+        let place = at.samples - start;
+        let left = plan.steps().saturating_sub(plan.step_from(place)) as u64;
+        let (later, padded) = self.counts(at.epoch).since_pool(pool + 1);
+        left + later + self.batches_of_rests(plan.padded_from(place) + padded)
     }
 
     pub(super) fn batches_of_by_length(&self, epoch: u64) -> u64 {
@@ -211,8 +220,8 @@ impl Schedule {
         let last = self.dealing.epochs.map_or(epoch, |epochs| epochs.saturating_sub(1));
         let epoch = epoch.min(last);
         let counts = self.counts(epoch);
-        let (all, rests) = counts.since_pool(0);
-        let all = all + self.batches_of_rest(true) * rests;
+        let of = |(steps, padded): (u64, u64)| steps + self.batches_of_rests(padded);
+        let all = of(counts.since_pool(0));
         let begun = self.by_length.as_ref().and_then(|batches| batches.begun_in(epoch));
         let Some((pool, plan)) =
             begun.and_then(|pool| Some((pool, self.plan_or_error(epoch, pool).ok()?)))
@@ -220,12 +229,8 @@ impl Schedule {
             return all;
         };
         // Of the pool that was begun with other cuts: theirs, and what is left.
-        let of = |(steps, rests): (u64, u64)| steps + self.batches_of_rest(true) * rests;
         let planned = of(counts.since_pool(pool)) - of(counts.since_pool(pool + 1));
-        let has_rest = self
-            .pools()
-            .is_some_and(|pools| pools.start_of(pool) + plan.end_of_steps() < pools.end_of(pool));
-        all - planned + plan.all_steps() + self.batches_of_rest(has_rest)
+        all - planned + plan.all_steps() + self.batches_of_rests(plan.padded_from(0))
     }
 
     pub(super) fn left_out_by_length(&self, epoch: u64) -> u64 {
@@ -237,7 +242,7 @@ impl Schedule {
             return 0;
         }
         let counts = self.counts(epoch);
-        (counts.rests() * u64::from(self.world_size)).saturating_sub(counts.rest())
+        (counts.padded() * u64::from(self.world_size)).saturating_sub(counts.rest())
     }
 }
 

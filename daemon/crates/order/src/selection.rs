@@ -75,7 +75,7 @@ impl Selection {
     }
 
     /// As [`substitute`](Self::substitute): the first of many drawn samples with which a batch of `rows` rows stays within
-    /// its budget.
+    /// its budget, or keeps its shape.
     pub fn substitute_by_length(
         &self,
         kept: Option<&Subset>,
@@ -89,7 +89,7 @@ impl Selection {
             let key = seed.wrapping_add(number.wrapping_mul(KEY_OF_FURTHER_DRAWS));
             self.substitute(kept, key, pass, bad, attempt)
         };
-        let fits = |other: &SampleId| lengths.fits(other.0, rows);
+        let fits = |other: &SampleId| lengths.may_replace(bad.0, other.0, rows);
         (0..DRAWS_BY_LENGTH).map_while(drawn).find(fits)
     }
 }

@@ -11,14 +11,22 @@ use forebay_keys::{Json, Located, Value, json, kinds, words};
 
 use forebay_media::size::Size;
 
-/// An image size as argument: one number for a square, or `[height, width]`. Pixels, at least 1.
+use crate::contract::PlannedSize;
+
+/// An image size as argument: one number for a square, `[height, width]`, or the shape of the sample's bucket. Pixels, at
+/// least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ImageSize {
     /// One number. `resize` uses it for the shorter side, the crops for both.
     Side(u32),
     /// Height and width.
     Exact(Size),
+    /// The shape of the sample's bucket, `"bucket"`; `resize` covers it.
+    Bucket,
 }
+
+/// The word for the shape of a sample's bucket.
+const BUCKET: &str = "bucket";
 
 /// Maximal side length in arguments.
 const MAX_SIDE_PIXELS: i64 = 65_535;
@@ -55,10 +63,11 @@ fn pair_schema(item: &Json) -> Json {
 
 impl ImageSize {
     /// Both sides; one number means a square.
-    pub(crate) const fn square_or_exact(self) -> Size {
+    pub(crate) const fn square_or_exact(self) -> PlannedSize {
         match self {
-            Self::Side(side) => Size { width: side, height: side },
-            Self::Exact(size) => size,
+            Self::Side(side) => PlannedSize::Fixed(Size { width: side, height: side }),
+            Self::Exact(size) => PlannedSize::Fixed(size),
+            Self::Bucket => PlannedSize::Bucket,
         }
     }
 }
@@ -116,8 +125,11 @@ pub(crate) struct PositiveRange {
 }
 
 kinds! {
-    ImageSize as ImageSize: "a size in pixels (one whole number or `[height, width]`, each from 1 to 65535)", type "a whole number or `[height, width]`";
+    ImageSize as ImageSize: "a size in pixels (one whole number or `[height, width]`, each from 1 to 65535), or \"bucket\"", type "a whole number, `[height, width]` or `\"bucket\"`";
     read(value) {
+        if value.as_text() == Some(BUCKET) {
+            return Some(ImageSize::Bucket);
+        }
         match pair(value) {
             Some([height, width]) => {
                 Some(ImageSize::Exact(Size { width: side(width)?, height: side(height)? }))
@@ -129,9 +141,10 @@ kinds! {
         match out {
             ImageSize::Side(side) => u32::write(side),
             ImageSize::Exact(size) => write_pair(u32::write(&size.height), u32::write(&size.width)),
+            ImageSize::Bucket => Value::String(BUCKET.to_owned()),
         }
     }
-    schema { "anyOf": [(side_schema()), (pair_schema(&side_schema()))] }
+    schema { "anyOf": [(side_schema()), (pair_schema(&side_schema())), { "const": BUCKET }] }
 
     /// A probability from 0 to 1.
     [pub(crate)] Probability as f64: "a number from 0 to 1";

@@ -7,6 +7,7 @@
 
 use std::fmt::Debug;
 
+use super::bucket::Bucket;
 use super::field::{FieldInProgress, Tools};
 use super::image::{ImageTools, Normalization, PendingImage};
 use super::needs::Reckoning;
@@ -52,6 +53,11 @@ pub(crate) struct Sample<'s, 'a> {
 }
 
 impl<'a> Sample<'_, 'a> {
+    /// A size that was planned.
+    pub(crate) fn planned(&self, size: PlannedSize) -> Result<Size, Defect> {
+        size.of(self.tools.bucket)
+    }
+
     /// The image in a field, and the tools to process it.
     pub(crate) fn image(
         &mut self,
@@ -64,6 +70,47 @@ impl<'a> Sample<'_, 'a> {
     }
 }
 
+/// A size that images have in each batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlannedSize {
+    /// In all batches.
+    Fixed(Size),
+    /// The shape of the batch's bucket.
+    Bucket,
+}
+
+impl PlannedSize {
+    /// The size for a sample of this bucket.
+    pub(crate) fn of(self, bucket: Option<Bucket>) -> Result<Size, Defect> {
+        match self {
+            Self::Fixed(size) => Ok(size),
+            Self::Bucket => bucket
+                .map(|bucket| bucket.size)
+                .ok_or_else(|| Defect("the bucket of the sample is not known".to_owned())),
+        }
+    }
+
+    /// The size, if it is the same in all batches.
+    pub(crate) const fn fixed(self) -> Option<Size> {
+        match self {
+            Self::Fixed(size) => Some(size),
+            Self::Bucket => None,
+        }
+    }
+
+    /// Refuses the shape of a bucket if there are none.
+    pub(crate) fn check(self, section: &Section, types: &FieldTypes) -> Result<Self, ConfigError> {
+        if self == Self::Bucket && types.buckets.is_empty() {
+            let path = section.key_path("size");
+            return Err(section.error_at(
+                "size",
+                format!("`{path} = \"bucket\"` needs the shapes of `batch.buckets`; add them, or give a size in pixels"),
+            ));
+        }
+        Ok(self)
+    }
+}
+
 /// The known properties of an image field at some point of the plan.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageType {
@@ -71,8 +118,8 @@ pub(crate) struct ImageType {
     pub channels: u8,
     /// Whether its levels have 16 bits: it can only be cropped, mirrored and resized.
     pub is_wide: bool,
-    /// Set if all images have the same size.
-    pub size: Option<Size>,
+    /// Set if all images of a batch have the same size.
+    pub size: Option<PlannedSize>,
     /// Set by `normalize`.
     pub normalization: Option<Normalization>,
     /// The location of the operation that made it.
@@ -151,6 +198,8 @@ pub(crate) struct FieldTypes {
     pub stage: usize,
     /// The limits for one sample.
     pub limits: Limits,
+    /// The shapes of `batch.buckets`; empty without them.
+    pub buckets: Vec<Size>,
     /// Compiles entries of operations that are lists of operations.
     pub compile: CompileEntry,
     /// Set while the operations of a view are compiled: only its fields exist for them.

@@ -10,6 +10,7 @@ use forebay_protocol::tensor::DType;
 use forebay_resample::PillowResampler;
 use forebay_storage::location::{PlaceInBytes, SampleBytes};
 
+use super::bucket::Bucket;
 use super::image::{ImageTools, PendingImage, PlannedImage};
 use super::needs::KEPT_BYTES;
 use forebay_media::array::{ArrayBuffer, write_array};
@@ -28,6 +29,8 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
+    /// The bucket of the sample under work, if there are buckets.
+    pub bucket: Option<Bucket>,
     /// For pixels that must be Pillow's.
     pub pillow: PillowResampler,
     #[cfg(feature = "text")]

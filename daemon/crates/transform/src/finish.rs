@@ -26,6 +26,12 @@ pub(super) fn leave_to_the_gpu(
             "`output.{name}.on`: `on = \"gpu\"` applies to decoded images only, and `{name}` is not one; remove `on`"
         ));
     };
+    if !finished.row_shapes.is_empty() {
+        return Err(format!(
+            "`output.{name}.on`: the GPU path does not support the shapes of `batch.buckets`; remove `on`, and set `dtype = \
+             \"uint8\"` to convert `{name}` yourself"
+        ));
+    }
     if finished.dtype == DType::F64 {
         return Err(format!(
             "`output.{name}.on`: the GPU path does not support float64; set `output.{name}.dtype` to `float32`, `float16` or \

@@ -11,6 +11,7 @@ mod arguments;
 mod augment;
 pub mod batch;
 mod boxes;
+mod bucket;
 mod call_error;
 mod contract;
 mod distribution;
@@ -36,6 +37,7 @@ mod texts;
 mod weighted;
 
 pub use allocator::give_back_large_buffers;
+pub use bucket::{Bucket, Buckets, bucket_sizes, nearest_bucket};
 pub use call_error::CallError;
 pub use forebay_workers::WorkerStart;
 pub use memory_row::MemoryRow;

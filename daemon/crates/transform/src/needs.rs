@@ -4,6 +4,7 @@
 //! The estimates are upper bounds. They depend only on the bytes and the plan: the decoders' limits come from the same
 //! headers and not from free memory.
 
+use crate::bucket::Bucket;
 use forebay_dataset::Defect;
 use forebay_media::decode::{Decoders, ImageHeader, decoding_bytes};
 use forebay_media::size::Size;
@@ -35,6 +36,8 @@ pub(crate) struct Reckoning<'a> {
     pub(crate) sample_bytes: u64,
     /// The bytes of the sample's texts, or all of it if they are not known.
     pub(crate) text_bytes: u64,
+    /// The sample's bucket, if there are buckets.
+    pub(crate) bucket: Option<Bucket>,
     pub(crate) scratch_bytes: u64,
     /// Memory of the largest augmentation.
     pub(crate) remade_bytes: u64,
@@ -74,6 +77,7 @@ impl<'a> Reckoning<'a> {
             returned,
             sample_bytes,
             text_bytes: sample_bytes,
+            bucket: None,
             scratch_bytes: 0,
             remade_bytes: 0,
         }

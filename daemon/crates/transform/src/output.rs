@@ -7,13 +7,14 @@ use std::borrow::Cow;
 
 use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
 
-use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType};
+use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, PlannedSize};
 use super::finish::leave_to_the_gpu;
 use super::image::{ImageFormat, Normalization, PixelValues, check_normalization};
 use forebay_config::{Config, FinishedOn, ImageLayout, OutputConfig};
 use forebay_dataset::FieldKind;
 use forebay_keys::{ConfigError, SourceLocation};
 use forebay_media::array::ArrayType;
+use forebay_media::size::Size;
 
 /// How a field is written to its row.
 #[derive(Debug)]
@@ -88,7 +89,7 @@ pub(super) fn compile(
             )));
         }
         let (tensor, field_output) = match kind {
-            FieldType::Image(image) => image_output(name, image, output),
+            FieldType::Image(image) => image_output(name, image, &fields.buckets, output),
             FieldType::Raw(
                 kind @ (FieldKind::EncodedImage | FieldKind::Bytes | FieldKind::Text),
             ) => bytes_output(name, kind, *max_row_bytes, output),
@@ -131,6 +132,12 @@ pub(super) fn compile(
         };
         outputs.push(Some(field_output));
         tensors.push(tensor);
+    }
+    let has_buckets = |tensor: &TensorSpec| !tensor.row_shapes.is_empty();
+    if !fields.buckets.is_empty() && !tensors.iter().any(has_buckets) {
+        let message = "`batch.buckets` gives batches a shape, and no field has it; let `resize` and `center-crop` or \
+                       `random-crop`, or `random-resized-crop`, give images `size = \"bucket\"`, or leave `batch.buckets` out";
+        return Err(ConfigError::new(&config.location(&["batch", "buckets"]), message));
     }
     Ok((tensors, outputs))
 }
@@ -262,6 +269,7 @@ fn normalization(
 fn image_output(
     name: &str,
     image: &ImageType,
+    buckets: &[Size],
     output: Option<&OutputConfig>,
 ) -> Result<(TensorSpec, FieldOutput), String> {
     if output.is_some_and(|output| output.ragged) {
@@ -270,10 +278,20 @@ fn image_output(
              leave `decode-image` out to pass the files' bytes on"
         ));
     }
-    let Some(size) = image.size else {
-        return Err(format!(
-            "the images of `{name}` differ in size; give them one with {GIVES_A_SIZE}"
-        ));
+    let sizes = match image.size {
+        Some(PlannedSize::Fixed(size)) => vec![size],
+        Some(PlannedSize::Bucket) => buckets.to_vec(),
+        None if !buckets.is_empty() => {
+            return Err(format!(
+                "the images of `{name}` differ in size; give them one, or their bucket's with `center-crop` or \
+                 `random-crop` and `size = \"bucket\"`"
+            ));
+        }
+        None => {
+            return Err(format!(
+                "the images of `{name}` differ in size; give them one with {GIVES_A_SIZE}"
+            ));
+        }
     };
     let normalization = normalization(name, image, output)?;
     let default = match (&normalization, image.is_wide) {
@@ -305,12 +323,19 @@ fn image_output(
         ));
     };
     let layout = output.and_then(|output| output.layout).unwrap_or(ImageLayout::Nchw);
-    let [channels, height, width] = [image.channels.into(), size.height, size.width].map(u64::from);
-    let (channels_last, shape) = match layout {
-        ImageLayout::Nchw => (false, [channels, height, width]),
-        ImageLayout::Nhwc => (true, [height, width, channels]),
+    let channels_last = layout == ImageLayout::Nhwc;
+    let shape = |size: &Size| {
+        let [channels, height, width] =
+            [image.channels.into(), size.height, size.width].map(u64::from);
+        if channels_last { vec![height, width, channels] } else { vec![channels, height, width] }
     };
-    let tensor = TensorSpec { channels_last, ..TensorSpec::dense(name, dtype, &shape) };
+    let shapes: Vec<Vec<u64>> = sizes.iter().map(shape).collect();
+    let elements = |shape: &&Vec<u64>| shape.iter().product::<u64>();
+    let largest = shapes.iter().max_by_key(elements).cloned().unwrap_or_default();
+    let tensor = TensorSpec { channels_last, ..TensorSpec::dense(name, dtype, &largest) };
+    let is_of_bucket = image.size == Some(PlannedSize::Bucket);
+    let tensor =
+        TensorSpec { row_shapes: if is_of_bucket { shapes } else { Vec::new() }, ..tensor };
     Ok((tensor, FieldOutput::Image(ImageFormat { layout, values })))
 }
 

@@ -22,6 +22,7 @@ use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use self::batch_step::BatchStep;
 use self::truncation::Truncation;
+use super::bucket::{Bucket, Buckets};
 use super::contract::{Operation, Sample};
 use super::field::{CarriedField, FieldInProgress, Tools};
 use super::output::FieldOutput;
@@ -47,6 +48,8 @@ pub struct SamplePlan {
     tensors: RowTensors,
     /// By tensor: the bytes of a dense tensor's row that the stages write.
     row_bytes: Vec<usize>,
+    /// The bucket of each sample, if there are buckets.
+    buckets: Option<Buckets>,
     batch_steps: Vec<BatchStep>,
     /// Maximal size of a decoded audio file, in bytes.
     most_sound_bytes: u64,
@@ -118,6 +121,11 @@ impl SamplePlan {
         self
     }
 
+    /// The bucket of a sample, if there are buckets.
+    pub fn bucket_of(&self, sample: SampleId) -> Option<Bucket> {
+        self.buckets.as_ref()?.of(sample)
+    }
+
     /// The tensors of a batch without `index` and `valid`, in the order of the fields, then the tensors that batch
     /// operations add.
     pub fn tensors(&self) -> &[TensorSpec] {
@@ -172,6 +180,7 @@ impl SamplePlan {
         scratch: &mut WorkerScratch,
     ) -> Result<(), Defect> {
         scratch.tools.image.decoders.use_jpeg_index(self.jpeg_index.as_ref());
+        scratch.tools.bucket = self.bucket_of(task.id);
         let result = match self.stages.get(stage).map(|stage| (&stage.body, stage.first_operation))
         {
             Some((StageBody::Native(operations), first)) => {
@@ -325,7 +334,7 @@ impl SamplePlan {
         let array = field.elements();
         match (output, field, array) {
             (FieldOutput::Image(format), FieldInProgress::Image(image), _) => {
-                image.write(format, self.dense(row, tensor)?, &mut tools.image)
+                image.write(format, self.dense(row, tensor, tools.bucket)?, &mut tools.image)
             }
             (FieldOutput::RaggedBytes, FieldInProgress::File(bytes), _) => {
                 self.ragged(name, row, tensor, bytes.len() as u64)?.copy_from_slice(bytes);
@@ -338,7 +347,7 @@ impl SamplePlan {
             (FieldOutput::Array { .. }, FieldInProgress::InPlace, _) => Ok(()),
             (FieldOutput::Array { expected, target }, _, Some(array)) => {
                 check_type(name, &array, expected)?;
-                let row = self.dense(row, tensor)?;
+                let row = self.dense(row, tensor, None)?;
                 write_array(name, &array, *target, &mut tools.reordered, row)
             }
             (FieldOutput::RaggedArray { source, row_shape, target }, _, Some(array)) => {
@@ -356,10 +365,19 @@ impl SamplePlan {
         }
     }
 
-    /// The part of a dense tensor's row that stages write: all of it, unless a batch operation makes it longer.
-    fn dense<'r>(&self, row: &'r mut dyn Row, tensor: usize) -> Result<&'r mut [u8], Defect> {
+    /// The part of a dense tensor's row that stages write: of a batch's shape, and all of it unless a batch operation makes
+    /// it longer.
+    fn dense<'r>(
+        &self,
+        row: &'r mut dyn Row,
+        tensor: usize,
+        bucket: Option<Bucket>,
+    ) -> Result<&'r mut [u8], Defect> {
+        let spec = &self.tensors.all()[tensor];
+        let shape = bucket.and_then(|bucket| spec.row_shapes.get(bucket.number));
+        let of_shape = shape.and_then(|shape| usize::try_from(spec.shape_bytes(shape)?).ok());
         row.dense(tensor)
-            .get_mut(..self.row_bytes[tensor])
+            .get_mut(..of_shape.unwrap_or(self.row_bytes[tensor]))
             .ok_or_else(|| Defect("the row is shorter than planned".to_owned()))
     }
 

@@ -26,7 +26,7 @@ pub(crate) use self::pool::Pools;
 use self::pool::figures_of;
 pub(crate) use self::returned::RETURNED_NONE;
 use self::returned::read_into;
-use super::contract::{FieldType, FieldTypes, ImageType};
+use super::contract::{FieldType, FieldTypes, ImageType, PlannedSize};
 use super::field::{FieldInProgress, Tools};
 use super::image::{PLAIN, PendingImage};
 use forebay_media::array::{ArrayBuffer, write_array};
@@ -361,7 +361,7 @@ fn merge(
         {
             let side = |side: u64| u32::try_from(side).unwrap_or(u32::MAX);
             let size = Size { width: side(shape[1]), height: side(shape[0]) };
-            let size = other.is_none().then_some(size);
+            let size = other.is_none().then_some(PlannedSize::Fixed(size));
             let location = returns.location.clone();
             let image = ImageType { channels, is_wide: false, size, normalization: None, location };
             return Ok((FieldType::Image(image), Returned::Image { channels }));

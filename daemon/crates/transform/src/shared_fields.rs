@@ -6,7 +6,9 @@
 //! its box; the points of a float32 [n, k, 3] array move with the image.
 
 use super::boxes::{Corners, clipped, stays};
-use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, Sample, wide_refusal};
+use super::contract::{
+    FieldPlan, FieldType, FieldTypes, ImageType, PlannedSize, Sample, wide_refusal,
+};
 use super::geometry::Sampling;
 use super::image::{ImageTools, PendingImage};
 use super::keypoints::{self, Place};
@@ -324,15 +326,15 @@ impl SharedFields {
         image_type(types, self.image.number)
     }
 
-    /// Changes the images' size; a size remains known only if `after` returns it.
+    /// Changes the images' size; a size remains known only if `after` returns it, which gets one that all batches have.
     pub(crate) fn set_size(
         &self,
         types: &mut FieldTypes,
-        after: impl Fn(Option<Size>) -> Option<Size>,
+        after: impl Fn(Option<Size>) -> Option<PlannedSize>,
     ) {
         for number in self.images() {
             if let FieldType::Image(image) = &mut types.fields[number].kind {
-                image.size = after(image.size);
+                image.size = after(image.size.and_then(PlannedSize::fixed));
             }
         }
     }

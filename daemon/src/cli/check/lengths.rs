@@ -1,4 +1,4 @@
-//! What `forebay check` says of batches by length.
+//! What `forebay check` says of batches by length and by shape.
 
 use forebay_config::LengthUnit;
 use forebay_engine::Stream;
@@ -12,6 +12,15 @@ pub(super) fn batches(
     world_size: u32,
 ) -> String {
     let config = stream.config();
+    if let Some(buckets) = &config.batch.buckets {
+        return format!(
+            "{batches} in the first epoch and rank, over {world_size} ranks, of {} samples at most and one of {} shapes; pools \
+             of {}",
+            config.batch.size,
+            buckets.len(),
+            config.pool()
+        );
+    }
     let budget = config.batch.budget.map(|budget| budget.to_string()).unwrap_or_default();
     let rows = stream.selection().draws_per_epoch();
     let of_batch = mean(rows, batches.saturating_mul(world_size.into()));
@@ -30,6 +39,22 @@ pub(super) fn batches(
         unit.length(lengths.longest().into()),
         config.pool()
     )
+}
+
+/// The samples of each bucket, most first.
+pub(super) fn buckets(stream: &Stream, by_length: &ByLength) -> String {
+    let buckets = stream.config().batch.buckets.iter().flatten();
+    let mut counts: Vec<_> = buckets.map(|bucket| (0_u64, *bucket)).collect();
+    for id in 0..stream.sample_count() {
+        let number = usize::try_from(by_length.length(id)).unwrap_or(usize::MAX);
+        if let Some((count, _)) = counts.get_mut(number) {
+            *count += 1;
+        }
+    }
+    counts.retain(|(count, _)| *count > 0);
+    counts.sort_by_key(|(count, bucket)| (std::cmp::Reverse(*count), *bucket));
+    let lines = counts.iter().map(|(count, bucket)| format!("{bucket}: {count}"));
+    format!("samples of each [height x width]: {}", lines.collect::<Vec<_>>().join(", "))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]

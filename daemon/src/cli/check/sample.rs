@@ -60,7 +60,9 @@ fn look_at(batch: &Batch, tensor: &Tensor<'_>) -> Sampled {
     let spec = batch.specs().iter().find(|spec| spec.name == tensor.name());
     let rows = usize::try_from(batch.rows()).unwrap_or(0);
     let flat_rows = match spec {
-        Some(spec) if spec.row_shape.len() == 3 && !tensor.is_ragged() => flat_rows(tensor, spec),
+        Some(spec) if tensor.row_shape().len() == 3 && !tensor.is_ragged() => {
+            flat_rows(tensor, spec)
+        }
         _ => Vec::new(),
     };
     let values = Figures::of(tensor, spec, rows).to_string();
@@ -71,8 +73,9 @@ fn look_at(batch: &Batch, tensor: &Tensor<'_>) -> Sampled {
 fn flat_rows(tensor: &Tensor<'_>, spec: &TensorSpec) -> Vec<usize> {
     let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
     let element = size(spec.dtype.size_bytes());
-    let row_bytes = spec.row_shape.iter().map(|extent| size(*extent)).product::<usize>() * element;
-    let channels = size(if spec.channels_last { spec.row_shape[2] } else { spec.row_shape[0] });
+    let row_shape = tensor.row_shape();
+    let row_bytes = row_shape.iter().map(|extent| size(*extent)).product::<usize>() * element;
+    let channels = size(if spec.channels_last { row_shape[2] } else { row_shape[0] });
     // The unit that repeats in memory: the channels of a pixel, or the pixels of a channel.
     let (planes, unit) =
         if spec.channels_last { (1, channels * element) } else { (channels, element) };

@@ -97,7 +97,7 @@ fn lay_masks_over_pictures(fields: &mut [Value]) {
 fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &Classes<'_>) -> Value {
     let size = |extent: u64| usize::try_from(extent).unwrap_or(0);
     let name = tensor.name();
-    let shape: Vec<usize> = spec.row_shape.iter().map(|extent| size(*extent)).collect();
+    let shape: Vec<usize> = tensor.row_shape().iter().map(|extent| size(*extent)).collect();
     if let Some(ragged) = tensor.ragged() {
         let bytes = ragged.row_bytes(row).unwrap_or_default();
         if tensor.dtype() == DType::U8 && shape.is_empty() {

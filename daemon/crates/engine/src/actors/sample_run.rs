@@ -8,6 +8,7 @@ use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::TensorSpec;
 
 use crate::ground::datasets::{OpenDataset, open_datasets};
+use crate::ground::lengths::buckets_of_sample;
 use crate::ground::stream::read_at_start;
 use crate::ground::stream_error::StreamError;
 use forebay_config::Config;
@@ -86,19 +87,21 @@ impl SampleRun {
                 .map_err(|error| error.to_string())
         };
         let key = DrawKey { seed: self.config.order.seed, epoch, sample: id };
+        let mut task = SampleTask::new(SampleId(id), key, Vec::new());
+        read(&mut task)?;
+        let buckets = buckets_of_sample(&self.config, dataset, &task)?;
         let foreground = Some(Foreground { key, stage });
         let start = PythonStart {
             workers: 1,
             start: WorkerStart::WhenCalled,
             cores: &[],
             read: &read,
+            buckets: buckets.as_ref(),
             foreground,
         };
         let plan = SamplePlan::compile_with(&self.config, dataset, start)
             .map_err(|error| error.to_string())?;
-        let mut task = SampleTask::new(SampleId(id), key, Vec::new());
-        read(&mut task)?;
-        let tensors = plan.tensors().to_vec();
+        let mut tensors = plan.tensors().to_vec();
         let mut row = MemoryRow::of(&tensors);
         let mut scratch = WorkerScratch::default();
         for stage in 0..self.config.stages.len() {
@@ -106,6 +109,15 @@ impl SampleRun {
                 format!("stage `{}`: {defect}", self.config.stages[stage].name)
             })?;
         }
-        Ok(SampleRow { tensors, bytes: row.into_bytes() })
+        let mut bytes = row.into_bytes();
+        let number = plan.bucket_of(SampleId(id)).map_or(0, |bucket| bucket.number);
+        for (tensor, bytes) in tensors.iter_mut().zip(&mut bytes) {
+            if let Some(shape) = tensor.row_shapes.get(number).cloned() {
+                let row_bytes = tensor.shape_bytes(&shape).unwrap_or(0);
+                bytes.truncate(usize::try_from(row_bytes).unwrap_or(usize::MAX));
+                (tensor.row_shape, tensor.row_shapes) = (shape, Vec::new());
+            }
+        }
+        Ok(SampleRow { tensors, bytes })
     }
 }

@@ -113,6 +113,14 @@ impl Engine {
             );
             return refuse(FaultKind::Config, message);
         }
+        if on_request && stream.config.batch.buckets.is_some() {
+            let message = format!(
+                "stream `{}` has batch.buckets, whose batches have rows of one shape; rows that are asked for may have any: \
+                 give them one size without batch.buckets",
+                stream.name()
+            );
+            return refuse(FaultKind::Config, message);
+        }
         let most = stream.config.listen.max_sessions;
         if of_stream().count() >= most as usize {
             let message = format!(

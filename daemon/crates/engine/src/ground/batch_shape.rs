@@ -31,6 +31,12 @@ impl Stream {
         if size == configured {
             return Ok(BatchShape { size, layout: Arc::clone(&self.layout) });
         }
+        if self.config.batch.buckets.is_some() {
+            return Err(format!(
+                "batches of this stream are of one shape (batch.buckets) and have {configured} rows; a trainer cannot choose \
+                 another size"
+            ));
+        }
         if self.by_length.is_some() {
             return Err(format!(
                 "batches of this stream are by length (batch.budget) and have at most {configured} rows (batch.max_rows); a \

@@ -2,10 +2,14 @@
 //!
 //! Sizes that the index has are taken from it at each start. Others are learned once: the size of each file, or each
 //! sample's value of a field or the header of its sound or picture, is read before the first batch and saved next to the
-//! index, for as long as that index is used.
+//! index, for as long as that index is used. Batches of one shape ([`shapes`]) have the sizes of pictures in place of
+//! lengths.
 
 mod learned;
+mod shapes;
 mod value;
+
+pub(crate) use shapes::buckets_of_sample;
 
 use std::sync::Arc;
 
@@ -39,6 +43,9 @@ pub(super) fn batches_by_length(
     options: OpenOptions<'_>,
 ) -> Result<Option<Arc<ByLength>>, StreamError> {
     let batch = &config.batch;
+    if batch.buckets.is_some() {
+        return shapes::batches_by_shape(config, opened, draws, options).map(Some);
+    }
     let (Some(budget), Some(source)) = (batch.budget, batch.length_source()) else {
         return Ok(None);
     };

@@ -27,7 +27,9 @@ use forebay_order::{ByLength, Dealing, OrderError, Schedule, Selection};
 use forebay_storage::location::{ByteRange, Location, SampleBytes};
 use forebay_storage::{Outages, Storage, StorageError};
 use forebay_transform::batch::BatchOperation;
-use forebay_transform::{Needs, PythonStart, SamplePlan, SampleTask, WorkerStart};
+use forebay_transform::{
+    Buckets, Needs, PythonStart, SamplePlan, SampleTask, WorkerStart, bucket_sizes,
+};
 
 /// Default of `ring.memory`, if the machine has it and the plan needs no more.
 pub(crate) const USUAL_MEMORY_BYTES: u64 = 2 << 30;
@@ -95,8 +97,7 @@ pub struct Stream {
     pub(crate) draws: EpochDraws,
     /// For batches by length: the lengths of the samples.
     pub(crate) by_length: Option<Arc<ByLength>>,
-    /// Whether a work thread finishes a complete batch before it is published: batch operations, or ragged rows to
-    /// compact.
+    /// Whether a work thread finishes a complete batch before it is published: batch operations, or rows to move together.
     pub finishes_batches: bool,
     pub(crate) stages: Vec<Stage>,
     pub(crate) clock: Clock,
@@ -184,11 +185,16 @@ impl Stream {
             read_at_start(storage.as_ref(), dataset.as_ref(), limit_bytes, task)
                 .map_err(|error| error.to_string())
         };
+        let is_by_shape = |by_length: &&Arc<ByLength>| by_length.is_by_shape();
+        let buckets = by_length.as_ref().filter(is_by_shape);
+        let buckets =
+            buckets.map(|table| Buckets::of_table(bucket_sizes(&config), Arc::clone(table)));
         let start = PythonStart {
             workers: threads,
             start: worker_start,
             cores: worker_cores,
             read: &read,
+            buckets: buckets.as_ref(),
             foreground: None,
         };
         let plan = batch_operations.into_iter().try_fold(
@@ -215,9 +221,10 @@ impl Stream {
             return Err(ConfigError::new(&config.dataset_location(0, "fields"), message).into());
         }
         let finishes_batches = plan.has_batch_operations()
-            || tensors
-                .iter()
-                .any(|tensor| matches!(tensor.extent, Extent::Ragged { compact: true, .. }));
+            || tensors.iter().any(|tensor| {
+                matches!(tensor.extent, Extent::Ragged { compact: true, .. })
+                    || !tensor.row_shapes.is_empty()
+            });
         let layout = SlotLayout::new(&tensors, config.batch.size.get())
             .map_err(|error| StreamError::Layout { source_name: config.source.clone(), error })?;
         let function_figures =

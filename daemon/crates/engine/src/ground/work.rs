@@ -60,8 +60,8 @@ pub struct SlotWork {
     by_dataset: Box<[AtomicU32]>,
 }
 
-/// The result of finishing a batch: the number of elements of each tensor whose ragged rows were compacted, or why a
-/// batch operation failed.
+/// The result of finishing a batch: by tensor the number of elements whose ragged rows were compacted, or the number of
+/// the rows' shape; or why a batch operation failed.
 pub(crate) type Finished = Result<Vec<u64>, RowFailure>;
 
 /// Added to the place of rows that yield, so that they come after all others.
@@ -300,7 +300,7 @@ impl SlotWork {
                 .is_ok()
     }
 
-    /// Finishes a complete batch: runs the batch operations, then compacts ragged rows.
+    /// Finishes a complete batch: runs the batch operations, then moves rows together that do not fill their places.
     pub fn finish(&self, stream: &Stream, caller: &BatchCaller<'_>) {
         // Relaxed: written before the batch was opened.
         let rows = self.open_rows.load(Ordering::Relaxed) as usize;
@@ -316,12 +316,28 @@ impl SlotWork {
         } else {
             Ok(())
         };
+        let bucket = cells.first().and_then(|cell| stream.plan.bucket_of(cell.task.id));
+        let is_of_bucket =
+            |cell: &MutexGuard<'_, RowCell>| stream.plan.bucket_of(cell.task.id) == bucket;
+        let is_of_one_shape = cells.iter().all(is_of_bucket);
+        let operations = operations.and_then(|()| {
+            let reason = "has rows of several shapes";
+            is_of_one_shape.then_some(()).ok_or_else(|| RowFailure::Defect(reason.to_owned()))
+        });
         let finished = operations.map(|()| {
             let mut writers: Vec<&mut RowWriter> =
                 cells.iter_mut().map(|cell| &mut cell.writer).collect();
             let compacted = |(tensor, spec): (usize, &TensorSpec)| match spec.extent {
                 Extent::Ragged { compact: true, .. } => RowWriter::compact(&mut writers, tensor),
-                _ => 0,
+                Extent::Dense => {
+                    let number = bucket.map_or(0, |bucket| bucket.number);
+                    if let Some(shape) = spec.row_shapes.get(number) {
+                        let row_bytes = spec.shape_bytes(shape).unwrap_or(0);
+                        RowWriter::close_up(&mut writers, tensor, row_bytes);
+                    }
+                    number as u64
+                }
+                Extent::Ragged { .. } => 0,
             };
             stream.tensors().iter().enumerate().map(compacted).collect()
         });

@@ -5,18 +5,17 @@ use super::pad::Margin;
 use crate::arguments::{Fill, ImageSize, Level};
 use crate::augment::{Beyond, Margins};
 use crate::boxes::moved;
-use crate::contract::{FieldTypes, Operation, Sample};
+use crate::contract::{FieldTypes, Operation, PlannedSize, Sample};
 use crate::needs::{Reckoning, Remade};
 use crate::shared_fields::SharedFields;
 use forebay_dataset::Defect;
 use forebay_keys::{ConfigError, Keys, Section};
-use forebay_media::size::Size;
 use forebay_order::Draws;
 
 forebay_keys::keys! {
     /// the middle of the image
     pub(crate) struct Center = "center-crop" {
-        /// one number or `[height, width]`; small images are zero-padded
+        /// one number, `[height, width]`, or `"bucket"`: the shape of the sample's bucket; small images are zero-padded
         pub size: ImageSize, "pixels", required;
         /// the field to work on
         pub field: String, "", absent("the only image");
@@ -28,7 +27,7 @@ forebay_keys::keys! {
 forebay_keys::keys! {
     /// a part of the image, anywhere
     pub(crate) struct Random = "random-crop" {
-        /// one number or `[height, width]`; small images are padded
+        /// one number, `[height, width]`, or `"bucket"`: the shape of the sample's bucket; small images are padded
         pub size: ImageSize, "pixels", required;
         /// margins before the crop: on all sides, `[left and right, top and bottom]`, or `[left, top, right, bottom]`
         pub padding: Margins, "pixels", default(Margins::default(), "none");
@@ -48,7 +47,7 @@ forebay_keys::keys! {
 #[derive(Debug)]
 struct CenterCrop {
     fields: SharedFields,
-    size: Size,
+    size: PlannedSize,
 }
 
 pub(crate) fn compile_center(
@@ -56,7 +55,7 @@ pub(crate) fn compile_center(
     types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Center { size, field, fields } = Center::read(section)?;
-    let size = size.square_or_exact();
+    let size = size.square_or_exact().check(section, types)?;
     let fields = SharedFields::of_pixels("center-crop", section, types, (field, fields))?;
     fields.set_size(types, |_| Some(size));
     Ok(Box::new(CenterCrop { fields, size }))
@@ -68,25 +67,27 @@ impl Operation for CenterCrop {
     }
 
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
-        self.fields.images().for_each(|image| reckoning.crop(image, self.size));
+        if let Ok(size) = self.size.of(reckoning.bucket) {
+            self.fields.images().for_each(|image| reckoning.crop(image, size));
+        }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
-        let before = self.fields.size(sample)?;
-        let top = center(before.height, self.size.height);
-        let left = center(before.width, self.size.width);
+        let (before, size) = (self.fields.size(sample)?, sample.planned(self.size)?);
+        let top = center(before.height, size.height);
+        let left = center(before.width, size.width);
         self.fields.each_image(sample, |image, _, _| {
-            image.geometry.crop(left, top, self.size);
+            image.geometry.crop(left, top, size);
             Ok(())
         })?;
-        self.fields.each_box(sample, self.size, |corners| moved(corners, -left, -top))
+        self.fields.each_box(sample, size, |corners| moved(corners, -left, -top))
     }
 }
 
 #[derive(Debug)]
 struct RandomCrop {
     fields: SharedFields,
-    size: Size,
+    size: PlannedSize,
     padding: Margins,
     margin: Margin,
     most_pixels: u64,
@@ -98,7 +99,7 @@ pub(crate) fn compile_random(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Random { size, padding, fill, mask_fill, padding_mode, field, fields } =
         Random::read(section)?;
-    let size = size.square_or_exact();
+    let size = size.square_or_exact().check(section, types)?;
     let most_pixels = types.limits.pixels;
     let fields = SharedFields::of_pixels("random-crop", section, types, (field, fields))?;
     let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
@@ -111,25 +112,26 @@ impl Operation for RandomCrop {
         let padded = |size| self.padding.around(size).unwrap_or(size);
         for image in self.fields.images() {
             reckoning.remake(image, padded, Remade::Bytes);
-            reckoning.crop(image, self.size);
+            if let Ok(size) = self.size.of(reckoning.bucket) {
+                reckoning.crop(image, size);
+            }
         }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
-        let before = self.fields.size(sample)?;
+        let (before, size) = (self.fields.size(sample)?, sample.planned(self.size)?);
         let padded = self.padding.around(before).unwrap_or(before);
         // torchvision's `pad_if_needed`: the missing pixels of an axis are added on both sides of it.
-        let (x, y) =
-            (missing(padded.width, self.size.width), missing(padded.height, self.size.height));
+        let (x, y) = (missing(padded.width, size.width), missing(padded.height, size.height));
         let margins = self.padding.widened(x, y);
-        let top = random(draws, padded.height, self.size.height) + i64::from(y);
-        let left = random(draws, padded.width, self.size.width) + i64::from(x);
+        let top = random(draws, padded.height, size.height) + i64::from(y);
+        let left = random(draws, padded.width, size.width) + i64::from(x);
         self.fields.each_image(sample, |image, part, tools| {
             self.margin.apply(image, part, margins, self.most_pixels, tools)?;
-            image.geometry.crop(left, top, self.size);
+            image.geometry.crop(left, top, size);
             Ok(())
         })?;
-        self.fields.each_box(sample, self.size, |corners| {
+        self.fields.each_box(sample, size, |corners| {
             let padded = moved(corners, margins.left.into(), margins.top.into());
             moved(padded, -left, -top)
         })

@@ -3,7 +3,7 @@
 use crate::arguments::{Fill, Level};
 use crate::augment::{Beyond, Margins, pad};
 use crate::boxes::moved;
-use crate::contract::{FieldTypes, Operation, Sample};
+use crate::contract::{FieldTypes, Operation, PlannedSize, Sample};
 use crate::image::{ImageTools, PendingImage};
 use crate::needs::{Reckoning, Remade};
 use crate::operations::warps::check_fill;
@@ -134,7 +134,9 @@ pub(crate) fn compile(
     let most_pixels = types.limits.pixels;
     let fields = SharedFields::of_pixels("pad", section, types, (field, fields))?;
     let margin = Margin::compile(section, types, &fields, (padding_mode, fill, mask_fill))?;
-    fields.set_size(types, |before| before.and_then(|size| margins.around(size)));
+    fields.set_size(types, |before| {
+        before.and_then(|size| margins.around(size)).map(PlannedSize::Fixed)
+    });
     Ok(Box::new(Pad { fields, margins, margin, most_pixels }))
 }
 

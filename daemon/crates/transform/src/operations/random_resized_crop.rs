@@ -5,7 +5,7 @@
 
 use crate::arguments::{ImageSize, Interpolation, PositiveRange};
 use crate::boxes::{cut_out, moved, scaled};
-use crate::contract::{FieldTypes, Operation, Sample};
+use crate::contract::{FieldTypes, Operation, PlannedSize, Sample};
 use crate::keypoints::Place;
 use crate::needs::Reckoning;
 use crate::shared_fields::SharedFields;
@@ -20,7 +20,7 @@ const TRIES: u32 = 10;
 #[derive(Debug)]
 struct RandomResizedCrop {
     fields: SharedFields,
-    size: Size,
+    size: PlannedSize,
     interpolation: Interpolation,
     shape: CropShape,
 }
@@ -92,7 +92,7 @@ fn rectangle(left: u64, top: u64, width: u64, height: u64) -> Rectangle {
 forebay_keys::keys! {
     /// a part of random area and shape, resized
     pub(crate) struct Arguments = "random-resized-crop" {
-        /// of the result: one number or `[height, width]`
+        /// of the result: one number, `[height, width]`, or `"bucket"`: the shape of the sample's bucket
         pub size: ImageSize, "pixels", required;
         /// the share of the image that the part has
         pub area: PositiveRange, "", default(PositiveRange { low: 0.08, high: 1.0 });
@@ -112,7 +112,7 @@ pub(crate) fn compile(
     types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Arguments { size, area, ratio, interpolation, field, fields } = Arguments::read(section)?;
-    let size = size.square_or_exact();
+    let size = size.square_or_exact().check(section, types)?;
     if area.high > 1.0 {
         let path = section.key_path("area");
         let message = format!("`{path}` must not exceed 1.0 (all of the image), not {}", area.high);
@@ -130,25 +130,27 @@ impl Operation for RandomResizedCrop {
     }
 
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        let size = self.size.of(reckoning.bucket).ok();
         for image in self.fields.images() {
-            reckoning.resample(image, |_| Some(self.size));
+            reckoning.resample(image, |_| size);
         }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
+        let size = sample.planned(self.size)?;
         let part = self.shape.draw(self.fields.size(sample)?, draws);
         self.fields.each_image(sample, |image, role, tools| {
             image.geometry.crop(i64::from(part.left), i64::from(part.top), part.size());
-            image.resize(self.size, role.sampling(self.interpolation), tools)
+            image.resize(size, role.sampling(self.interpolation), tools)
         })?;
-        let change = |corners| scaled(cut_out(corners, part), part.size(), self.size);
+        let change = |corners| scaled(cut_out(corners, part), part.size(), size);
         // Not clipped to the part: a point outside of it is dropped.
         let place = |[x, y]: Place| {
             let cut = moved([x, y, x, y], -i64::from(part.left), -i64::from(part.top));
-            let [x, y, ..] = scaled(cut, part.size(), self.size);
+            let [x, y, ..] = scaled(cut, part.size(), size);
             [x, y]
         };
-        self.fields.each_box_and_point(sample, self.size, change, place, &[])
+        self.fields.each_box_and_point(sample, size, change, place, &[])
     }
 }
 

@@ -1,10 +1,12 @@
 //! `resize`: to an exact size, or by the shorter side.
 //!
-//! With a shorter side, the longer side is int(size · long / short), as in torchvision's `Resize`.
+//! With a shorter side, the longer side is int(size · long / short), as in torchvision's `Resize`. With the shape of a bucket
+//! the result covers it, and a crop cuts it to the shape.
 
 use crate::arguments::{ImageSize, Interpolation};
 use crate::boxes::scaled;
-use crate::contract::{FieldTypes, Operation, Sample};
+use crate::bucket::{Bucket, covering};
+use crate::contract::{FieldTypes, Operation, PlannedSize, Sample};
 use crate::needs::Reckoning;
 use crate::shared_fields::SharedFields;
 use forebay_dataset::Defect;
@@ -20,10 +22,20 @@ struct Resize {
     most_pixels: u64,
 }
 
-/// The size of the result; `None` if it would have more than `most_pixels`.
-fn resized(wanted: ImageSize, image: Size, most_pixels: u64) -> Option<Size> {
+/// The size of the result; `None` if it would have more than `most_pixels`, or the bucket is not known.
+fn resized(
+    wanted: ImageSize,
+    image: Size,
+    most_pixels: u64,
+    bucket: Option<Bucket>,
+) -> Option<Size> {
     let side = match wanted {
         ImageSize::Exact(size) => return Some(size),
+        ImageSize::Bucket => {
+            let size = covering(bucket?.size, image);
+            let pixels = u64::from(size.width) * u64::from(size.height);
+            return (pixels <= most_pixels).then_some(size);
+        }
         ImageSize::Side(side) => side,
     };
     let (short, long) = (image.width.min(image.height), image.width.max(image.height));
@@ -42,7 +54,8 @@ fn resized(wanted: ImageSize, image: Size, most_pixels: u64) -> Option<Size> {
 forebay_keys::keys! {
     /// to an exact size, or by the shorter side
     pub(crate) struct Arguments = "resize" {
-        /// one number: the shorter side; or `[height, width]`
+        /// one number: the shorter side; `[height, width]`; or `"bucket"`: as small as covers the shape of the sample's bucket, for
+        /// a crop with the same size
         pub size: ImageSize, "pixels", required;
         /// how pixels between pixels are computed; all but `"nearest"` are antialiased
         pub interpolation: Interpolation, "", default(Interpolation::Bilinear);
@@ -58,11 +71,15 @@ pub(crate) fn compile(
     types: &mut FieldTypes,
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Arguments { size, interpolation, field, fields } = Arguments::read(section)?;
+    size.square_or_exact().check(section, types)?;
     let most_pixels = types.limits.pixels;
     let fields = SharedFields::of_pixels("resize", section, types, (field, fields))?;
     fields.set_size(types, |before| match size {
-        ImageSize::Exact(size) => Some(size),
-        ImageSize::Side(_) => before.and_then(|before| resized(size, before, most_pixels)),
+        ImageSize::Exact(size) => Some(PlannedSize::Fixed(size)),
+        ImageSize::Side(_) => before
+            .and_then(|before| resized(size, before, most_pixels, None))
+            .map(PlannedSize::Fixed),
+        ImageSize::Bucket => None,
     });
     Ok(Box::new(Resize { fields, size, interpolation, most_pixels }))
 }
@@ -73,16 +90,26 @@ impl Operation for Resize {
     }
 
     fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        let bucket = reckoning.bucket;
         for image in self.fields.images() {
-            reckoning.resample(image, |before| resized(self.size, before, self.most_pixels));
+            reckoning
+                .resample(image, |before| resized(self.size, before, self.most_pixels, bucket));
         }
     }
 
     fn run(&self, sample: &mut Sample<'_, '_>, _draws: &mut Draws) -> Result<(), Defect> {
         let before = self.fields.size(sample)?;
-        let Some(size) = resized(self.size, before, self.most_pixels) else {
+        let bucket = sample.tools.bucket;
+        let Some(size) = resized(self.size, before, self.most_pixels, bucket) else {
+            let to = match self.size {
+                ImageSize::Bucket => {
+                    let Size { width, height } = sample.planned(PlannedSize::Bucket)?;
+                    format!("to cover {width}x{height}")
+                }
+                _ => "by the shorter side".to_owned(),
+            };
             return Err(Defect(format!(
-                "resizing {}x{} by the shorter side exceeds limits.pixels ({})",
+                "resizing {}x{} {to} exceeds limits.pixels ({})",
                 before.width, before.height, self.most_pixels
             )));
         };
@@ -100,7 +127,7 @@ mod tests {
     #[test]
     fn longer_side_is_truncated_to_an_integer() {
         let by = |side, width, height| {
-            resized(ImageSize::Side(side), Size { width, height }, 178_956_970)
+            resized(ImageSize::Side(side), Size { width, height }, 178_956_970, None)
         };
         assert_eq!(by(256, 500, 375), Some(Size { width: 341, height: 256 }));
         assert_eq!(by(256, 375, 500), Some(Size { width: 256, height: 341 }));

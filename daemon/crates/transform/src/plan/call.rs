@@ -115,6 +115,7 @@ impl SamplePlan {
         let SampleTask { id, key, bytes, part_ends, shared, in_place, carried: carried_on } = task;
         let fetched = fetched(bytes, part_ends, shared);
         let WorkerScratch { tools, lists, call } = scratch;
+        tools.bucket = self.bucket_of(*id);
         let mut carried = std::mem::replace(carried_on, std::mem::take(&mut lists.carried));
         let mut fields = emptied(std::mem::take(&mut lists.fields));
         self.open(
@@ -237,7 +238,8 @@ impl SamplePlan {
             output.size.note(value.bytes);
             Ok::<_, Defect>(())
         });
-        let SampleTask { bytes, part_ends, shared, carried, .. } = &mut *called.task;
+        let SampleTask { id, bytes, part_ends, shared, carried, .. } = &mut *called.task;
+        tools.bucket = self.bucket_of(*id);
         let fetched = fetched(bytes, part_ends, shared);
         // A row's results may arrive a second time.
         carried.clear();
@@ -275,7 +277,7 @@ impl SamplePlan {
             bytes: (&[]).into(),
         };
         check_type(&planned.name, &found, expected)?;
-        let to = self.dense(row, *tensor)?;
+        let to = self.dense(row, *tensor, None)?;
         if arena.read(to, value.offset).is_err() {
             return Err(Defect(RETURNED_NONE.to_owned()));
         }

@@ -3,6 +3,7 @@
 use super::truncation::Truncation;
 use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
 use crate::batch::BatchEntry;
+use crate::bucket::{Buckets, bucket_sizes};
 use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};
 use crate::output::{self, FieldOutput};
 use crate::padding;
@@ -34,6 +35,8 @@ pub struct PythonStart<'r> {
     pub cores: &'r [u32],
     /// Reads the samples of their probe calls.
     pub read: SampleReader<'r>,
+    /// The buckets of the samples, if there are buckets.
+    pub buckets: Option<&'r Buckets>,
     /// The sample that is run in the foreground, if any.
     pub foreground: Option<Foreground>,
 }
@@ -62,7 +65,8 @@ impl SamplePlan {
     pub fn compile(config: &Config, dataset: &dyn Dataset) -> Result<Self, ConfigError> {
         let read = &|_: &mut SampleTask| Err("nothing reads samples here".to_owned());
         let start = WorkerStart::WhenCalled;
-        let start = PythonStart { workers: 1, start, cores: &[], read, foreground: None };
+        let (cores, buckets) = (&[][..], None);
+        let start = PythonStart { workers: 1, start, cores, read, buckets, foreground: None };
         Self::compile_with(config, dataset, start)
     }
 
@@ -94,6 +98,7 @@ impl SamplePlan {
             fields: Vec::new(),
             stage: 0,
             limits: config.dataset.limits,
+            buckets: bucket_sizes(config),
             compile: registry::compile,
             in_view: None,
             wide: wide_outputs(config),
@@ -129,7 +134,10 @@ impl SamplePlan {
                     PythonBody::new(pools.take(&stage.name).map_err(reason)?, &mut fields);
                 let target = stage.python.as_deref().unwrap_or_default();
                 let stages_before = std::mem::take(&mut stages);
-                let before = Self::part(config, dataset, &fields, (stages_before, truncation));
+                let before = Self {
+                    buckets: start.buckets.cloned(),
+                    ..Self::part(config, dataset, &fields, (stages_before, truncation))
+                };
                 let place = (number, first_operation);
                 let probed = match foreground {
                     None => before.probe(place, &body, dataset, start.read),
@@ -185,6 +193,7 @@ impl SamplePlan {
             tensors: RowTensors::new(tensors, lists),
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
+            buckets: start.buckets.cloned(),
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,
@@ -226,6 +235,7 @@ impl SamplePlan {
             row_bytes: Vec::new(),
             batch_steps: Vec::new(),
             stage_count: config.stages.len(),
+            buckets: None,
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,

@@ -34,6 +34,7 @@ impl SamplePlan {
             }
         }
         let mut reckoning = Reckoning::new(files, sample_bytes);
+        reckoning.bucket = self.bucket_of(id);
         if !values.is_empty() {
             let text_bytes = values.iter().map(|value| match value {
                 FieldValue::Text(text) => text.len() as u64,

@@ -23,7 +23,7 @@ impl OutputSize {
 
     fn fixed(kind: &FieldType) -> Option<Self> {
         match kind {
-            FieldType::Image(image) => image.size.map(Self::Pixels),
+            FieldType::Image(image) => image.size?.fixed().map(Self::Pixels),
             FieldType::Raw(FieldKind::Array { dtype, shape }) => {
                 let bytes =
                     shape.iter().fold(dtype.size_bytes(), |all, side| all.saturating_mul(*side));

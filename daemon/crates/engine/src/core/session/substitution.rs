@@ -106,8 +106,11 @@ impl Session {
         let (bad, attempt) = batch.replaced.get(&row).copied().unwrap_or((failed_id, 0));
         let seed = stream.config.order.seed;
         let Some(id) = stream.substitute(pass, bad, attempt, batch.planned.rows.len()) else {
-            let or_longer =
-                if stream.by_length.is_some() { " or too long for its batch" } else { "" };
+            let or_longer = match &stream.by_length {
+                Some(by_length) if by_length.is_by_shape() => " or of another shape",
+                Some(_) => " or too long for its batch",
+                None => "",
+            };
             let message = format!(
                 "no substitute found for bad sample {} in epoch {}: all {attempt} drawn samples are bad{or_longer}; the last: \
                  {described}",

@@ -80,7 +80,8 @@ impl From<SegmentError> for SessionFault {
 #[derive(Debug)]
 pub(crate) struct SessionFault(pub(crate) Fault);
 
-/// The descriptor's table for a batch of `rows` rows, with the number of elements of each compacted tensor.
+/// The descriptor's table for a batch of `rows` rows, with the number of elements of each compacted tensor, and the number
+/// of the shape of each whose batches have one of several.
 pub(super) fn tensor_entries(
     layout: &SlotLayout,
     rows: u32,
@@ -93,9 +94,13 @@ pub(super) fn tensor_entries(
         let region = rows * place.row_pitch_bytes;
         let (ragged, rank, length_bytes) = match tensor.extent {
             Extent::Dense => {
+                let number = compacted.get(index).and_then(|number| usize::try_from(*number).ok());
+                let shape = number.and_then(|number| tensor.row_shapes.get(number));
+                let shape = shape.unwrap_or(&tensor.row_shape);
                 dims[0] = rows;
-                dims[1..=tensor.row_shape.len()].copy_from_slice(&tensor.row_shape);
-                (false, 1 + tensor.row_shape.len(), region)
+                dims[1..=shape.len()].copy_from_slice(shape);
+                let length_bytes = tensor.shape_bytes(shape).map_or(region, |bytes| rows * bytes);
+                (false, 1 + shape.len(), length_bytes)
             }
             Extent::Ragged { compact, .. } => {
                 dims[0] = if compact { compacted[index] } else { region / size };

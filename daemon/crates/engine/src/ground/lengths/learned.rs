@@ -46,6 +46,8 @@ pub(super) enum Learning<'a> {
     FileSizes,
     /// The values of the field with this number, or their lengths, in this unit.
     Field(usize, LengthUnit),
+    /// The sizes of the pictures of the field with this number, turned as their EXIF tags say or not.
+    Shapes(usize, bool),
     /// The classes that the values of the field with this number are, numbered here; for this key.
     Class(usize, &'a ClassValues, [&'static str; 2]),
 }
@@ -55,6 +57,7 @@ impl Learning<'_> {
     const fn key(self) -> [&'static str; 2] {
         match self {
             Self::FileSizes | Self::Field(..) => ["batch", "budget"],
+            Self::Shapes(..) => ["batch", "buckets"],
             Self::Class(_, _, key) => key,
         }
     }
@@ -68,6 +71,9 @@ impl Learning<'_> {
                 format!("field {}", name(place))
             }
             Self::Field(place, unit) => format!("{} of {}", unit.word(), name(place)),
+            Self::Shapes(place, is_turned) => {
+                format!("shapes of {}{}", if is_turned { "turned " } else { "" }, name(place))
+            }
             Self::Class(place, ..) => format!("class {}", name(place)),
         }
     }
@@ -76,6 +82,7 @@ impl Learning<'_> {
     const fn word(self) -> &'static str {
         match self {
             Self::FileSizes | Self::Field(..) => "lengths",
+            Self::Shapes(..) => "shapes",
             Self::Class(..) => "classes",
         }
     }
@@ -84,6 +91,7 @@ impl Learning<'_> {
     const fn word_of_one(self) -> &'static str {
         match self {
             Self::FileSizes | Self::Field(..) => "length",
+            Self::Shapes(..) => "shape",
             Self::Class(..) => "class",
         }
     }
@@ -419,7 +427,9 @@ impl Reader<'_> {
                 dataset.locate(id, locations);
                 return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
             }
-            Learning::Field(place, _) | Learning::Class(place, ..) => place,
+            Learning::Field(place, _)
+            | Learning::Shapes(place, _)
+            | Learning::Class(place, ..) => place,
         };
         read_sample(storage, dataset, id, limit_bytes, bytes, ends)?;
         let mut values = Vec::new();
@@ -429,6 +439,9 @@ impl Reader<'_> {
             (Ok(()), Some(value)) => match self.learning {
                 Learning::Class(_, classes, _) => {
                     value::class_of(value).and_then(|value| classes.number_of(value)).map(u64::from)
+                }
+                Learning::Shapes(_, is_turned) => {
+                    value::shape_of(value, (limits.pixels, is_turned), decoders)
                 }
                 Learning::Field(_, LengthUnit::Seconds) => value::milliseconds_of(value),
                 Learning::Field(_, LengthUnit::Pixels) => {

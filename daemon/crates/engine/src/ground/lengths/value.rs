@@ -2,6 +2,7 @@
 
 use forebay_dataset::{ArrayValue, FieldValue, SoundHeader};
 use forebay_media::decode::Decoders;
+use forebay_media::size::Size;
 use forebay_protocol::tensor::DType;
 
 use crate::ground::classes::ClassValue;
@@ -60,6 +61,35 @@ pub(super) fn pixels_of(
         FieldValue::Array(array) if array.shape.is_empty() => number_of(array).and_then(whole),
         _ => Err("its value is neither a picture nor a whole number".to_owned()),
     }
+}
+
+/// The width and height of a picture by its header, as a batch sees it: in one number of 32 bits ([`picture_size`]).
+pub(super) fn shape_of(
+    value: &FieldValue<'_>,
+    (most_pixels, is_turned): (u64, bool),
+    decoders: &mut Decoders,
+) -> Result<u64, String> {
+    let FieldValue::EncodedImage(file) = value else {
+        return Err("its value is no picture".to_owned());
+    };
+    let header = decoders.read_header(file, is_turned, most_pixels).map_err(|defect| defect.0)?;
+    Ok(packed_size(header.size()).into())
+}
+
+/// The longest side that is stored: larger pictures keep their aspect ratio, nearly.
+const MOST_SIDE: u32 = u16::MAX as u32 - 1;
+
+fn packed_size(size: Size) -> u32 {
+    let Size { mut width, mut height } = size;
+    while width.max(height) > MOST_SIDE {
+        (width, height) = (width / 2, height / 2);
+    }
+    width.max(1) << 16 | height.max(1)
+}
+
+/// The size that [`shape_of`] has stored.
+pub(super) const fn picture_size(packed: u32) -> Size {
+    Size { width: packed >> 16, height: packed & 0xffff }
 }
 
 /// The value of an array of floats without dimensions; `None`: of another type.
@@ -238,5 +268,17 @@ mod tests {
         assert!(error.contains("more than limits.pixels (100)"), "{error}");
         assert!(pixels(FieldValue::Float(9.0), 1).is_err());
         assert!(pixels(FieldValue::EncodedImage(b"x"), 1).is_err());
+        let mut shape = |value| shape_of(&value, (1 << 20, false), &mut decoders);
+        let packed = shape(FieldValue::EncodedImage(&file)).unwrap();
+        assert_eq!(picture_size(u32::try_from(packed).unwrap()), Size { width: 640, height: 48 });
+        assert!(shape(FieldValue::Integer(9)).is_err());
+        for (size, stored) in [
+            (Size { width: 65_534, height: 1 }, (65_534, 1)),
+            (Size { width: 65_535, height: 131_068 }, (32_767, 65_534)),
+            (Size { width: 1, height: u32::MAX }, (1, 65_535 / 2)),
+        ] {
+            let Size { width, height } = picture_size(packed_size(size));
+            assert_eq!((width, height), stored, "{size:?}");
+        }
     }
 }
