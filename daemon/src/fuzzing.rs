@@ -10,7 +10,7 @@ pub use forebay_cache::cache_entry;
 use forebay_config::Config;
 pub use forebay_formats::fuzzing::{
     arrow_table, coco, dali_index, index, json_key, litdata_nested, manifest, manifest_index, npy,
-    npz, parquet_table, records, tar, tar_index, tfrecord, token_file, token_index,
+    npz, parquet_table, records, tar, tar_index, tfrecord, token_file, token_index, zarr,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{bmp, exif, gif, jpeg, jpeg_markers, png, sound, tiff, webp};
@@ -54,6 +54,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "text")]
     ("tokenizer", tokenizer),
     ("webp", webp),
+    ("zarr", zarr),
 ];
 
 /// A configuration's text: if it resolves, its printed form must resolve to the same.

@@ -51,5 +51,6 @@ kills! {
     the_daemon_is_killed_over_batches_by_length: "daemon" "18" over "lengths";
     the_trainer_is_killed_over_batches_by_length: "trainer" "19" over "lengths";
     the_daemon_is_killed_over_tokens_of_texts: "daemon" "20" over "texts";
+    the_daemon_is_killed_over_windows: "daemon" "21" over "windows";
     the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

@@ -20,7 +20,9 @@ use crate::file_samples::check_type;
 use crate::storages;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
-use forebay_dataset::{Dataset, Defect, Description, Field, FieldValue, IndexBytes, SampleBlocks};
+use forebay_dataset::{
+    Dataset, Defect, Description, DirectRead, Field, FieldValue, IndexBytes, SampleBlocks,
+};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
 use forebay_index::saved_index::{
@@ -148,6 +150,11 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
     /// As [`Dataset::unpacked_bytes`].
     fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
         0
+    }
+
+    /// As [`Dataset::direct_read`]; the sample has no other field.
+    fn direct_read(&self) -> Option<&DirectRead> {
+        None
     }
 
     /// See `Description::field_rules`.
@@ -445,6 +452,10 @@ impl<F: Format> Dataset for Indexed<F> {
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
         self.format.unpacked_bytes(bytes)
+    }
+
+    fn direct_read(&self) -> Option<&DirectRead> {
+        self.format.direct_read()
     }
 
     fn fingerprint(&self) -> [u8; 32] {
