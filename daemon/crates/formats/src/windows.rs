@@ -90,7 +90,7 @@ impl<S: RowFormat> Windows<S> {
     fn field<'a>(
         &'a self,
         field: &PlannedField,
-        (window, read, rows): (Window, Read, &Cow<'a, [u8]>),
+        (window, read, rows): (Window, Read, &mut Cow<'a, [u8]>),
         fill: Option<&[u8]>,
     ) -> Result<FieldValue<'a>, Defect> {
         let broken = || Defect("a window of an impossible size".to_owned());
@@ -104,10 +104,11 @@ impl<S: RowFormat> Windows<S> {
         let place = |row: i64| usize::try_from(row - first).ok()?.checked_mul(row_bytes);
         let bytes = if start >= first && start.saturating_add(length) <= end {
             let range = place(start).zip(place(start + length)).ok_or_else(broken)?;
-            match rows {
-                Cow::Borrowed(rows) => {
-                    Cow::Borrowed(rows.get(range.0..range.1).ok_or_else(broken)?)
-                }
+            // Unpacked rows of a single field are moved.
+            let is_moved = matches!(rows, Cow::Owned(all) if range == (0, all.len()));
+            match &*rows {
+                _ if is_moved && self.plan.is_only(field) => std::mem::take(rows),
+                Cow::Borrowed(rows) => rows.get(range.0..range.1).ok_or_else(broken)?.into(),
                 Cow::Owned(rows) => rows.get(range.0..range.1).ok_or_else(broken)?.to_vec().into(),
             }
         } else {
@@ -302,7 +303,7 @@ impl<S: RowFormat> Format for Windows<S> {
             take(match &field.made {
                 Made::Mask => mask(field, window),
                 Made::Rows { read, fill } => {
-                    let rows = (window, self.plan.reads[*read], &found[*read]);
+                    let rows = (window, self.plan.reads[*read], &mut found[*read]);
                     self.field(field, rows, fill.as_deref())?
                 }
             })?;
@@ -326,7 +327,8 @@ impl<S: RowFormat> Format for Windows<S> {
             let rows = read.end.saturating_sub(read.start).unsigned_abs();
             S::unpacked_bytes(&self.columns[read.column], rows)
         };
-        self.plan.reads.iter().map(of).fold(0, u64::saturating_add)
+        let unpacked = self.plan.reads.iter().map(of).fold(0, u64::saturating_add);
+        unpacked.saturating_add(self.plan.padded_bytes(&self.columns))
     }
 
     fn rows_differ(&self, _: &WindowIndex, _field: usize) -> Option<bool> {

@@ -37,7 +37,8 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
     let mut name = Vec::new();
     grid.append_name(last, &mut name);
     let name = name.strip_prefix(array.prefix.as_bytes()).expect("it begins with the prefix");
-    let places = name.split(|byte| *byte == array.separator as u8).filter(|text| !text.is_empty());
+    let separator = u8::try_from(array.separator).unwrap_or(b'/');
+    let places = name.split(|byte| *byte == separator).filter(|text| !text.is_empty());
     let number =
         places.enumerate().try_fold(0, |before, (axis, text)| grid.number(before, axis, text));
     assert_eq!(number, Some(last));

@@ -153,6 +153,30 @@ impl Plan {
         Ok(Self { fields, reads })
     }
 
+    /// Whether no other field is of the same read.
+    pub(super) fn is_only(&self, field: &PlannedField) -> bool {
+        let read_of = |field: &PlannedField| match field.made {
+            Made::Rows { read, .. } => Some(read),
+            Made::Mask => None,
+        };
+        self.fields.iter().filter(|other| read_of(other) == read_of(field)).count() == 1
+    }
+
+    /// The memory of the fields of a window that is padded; 0 if none is.
+    pub(super) fn padded_bytes<E>(&self, columns: &[Column<E>]) -> u64 {
+        if !self.fields.iter().any(|field| field.made == Made::Mask) {
+            return 0;
+        }
+        let bytes = |field: &PlannedField| {
+            let row_bytes = match field.made {
+                Made::Rows { read, .. } => columns[self.reads[read].column].row_bytes(),
+                Made::Mask => Some(1),
+            };
+            row_bytes.unwrap_or(0).saturating_mul(field.length)
+        };
+        self.fields.iter().map(bytes).fold(0, u64::saturating_add)
+    }
+
     /// How windows are cut.
     pub(super) fn cut(&self, stride: u64, pad: Pad) -> Cut {
         let start = self.fields.iter().map(|field| field.start).min().unwrap_or(0);
