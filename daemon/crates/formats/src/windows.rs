@@ -105,11 +105,16 @@ impl<S: RowFormat> Windows<S> {
         let bytes = if start >= first && start.saturating_add(length) <= end {
             let range = place(start).zip(place(start + length)).ok_or_else(broken)?;
             // Unpacked rows of a single field are moved.
-            let is_moved = matches!(rows, Cow::Owned(all) if range == (0, all.len()));
-            match &*rows {
-                _ if is_moved && self.plan.is_only(field) => std::mem::take(rows),
-                Cow::Borrowed(rows) => rows.get(range.0..range.1).ok_or_else(broken)?.into(),
-                Cow::Owned(rows) => rows.get(range.0..range.1).ok_or_else(broken)?.to_vec().into(),
+            let is_whole = matches!(rows, Cow::Owned(all) if range == (0, all.len()));
+            if is_whole && self.plan.is_only(field) {
+                std::mem::take(rows)
+            } else {
+                match &*rows {
+                    Cow::Borrowed(rows) => rows.get(range.0..range.1).ok_or_else(broken)?.into(),
+                    Cow::Owned(rows) => {
+                        rows.get(range.0..range.1).ok_or_else(broken)?.to_vec().into()
+                    }
+                }
             }
         } else {
             let mut bytes = Vec::with_capacity(
