@@ -11,7 +11,7 @@ use forebay_config::Config;
 pub use forebay_formats::fuzzing::{
     arrow_table, coco, dali_index, index, json_key, label_file, litdata_nested, manifest,
     manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
-    token_index,
+    token_index, zarr,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
@@ -61,6 +61,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "text")]
     ("tokenizer", tokenizer),
     ("webp", webp),
+    ("zarr", zarr),
 ];
 
 /// A configuration's text: if it resolves, its printed form must resolve to the same.

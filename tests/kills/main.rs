@@ -53,5 +53,6 @@ kills! {
     the_daemon_is_killed_over_classes_drawn_alike: "daemon" "21" over "balance";
     the_trainer_is_killed_over_groups: "trainer" "22" over "group";
     the_daemon_is_killed_over_tokens_of_texts: "daemon" "20" over "texts";
+    the_daemon_is_killed_over_windows: "daemon" "21" over "windows";
     the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

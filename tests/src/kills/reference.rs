@@ -28,8 +28,10 @@ pub struct Reference {
 impl Reference {
     /// Makes data and configuration in a place.
     pub fn new(dir: &TestDir) -> Self {
-        if std::env::var(FORMAT).is_ok_and(|format| format == "texts") {
-            return Self::of(texts(dir));
+        match std::env::var(FORMAT).as_deref() {
+            Ok("texts") => return Self::of(texts(dir)),
+            Ok("windows") => return Self::of(windows(dir)),
+            _ => {}
         }
         let mut images = dir.path("images");
         data::images(&images, SAMPLES, 4);
@@ -178,6 +180,31 @@ fn texts(dir: &TestDir) -> PathBuf {
          tokens = {{ tokenizer = {tokenizer:?}, length = 1, labels = \"none\", add_special_tokens = false }} }}\n\
          stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
         dir.path("tokens"),
+        dir.path("train.index"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
+}
+
+/// Overlapping windows of the rows of two arrays in step, cut into episodes by one of them.
+fn windows(dir: &TestDir) -> PathBuf {
+    let path = dir.path("rows");
+    std::fs::create_dir(&path).unwrap();
+    let rows = SAMPLES + 6;
+    let array = |name: &str, value: fn(u64) -> u64| {
+        let head = format!("{{'descr': '<u8', 'fortran_order': False, 'shape': ({rows},), }}");
+        let mut bytes = b"\x93NUMPY\x01\0\x76\0".to_vec();
+        bytes.extend(format!("{head:<117}\n").into_bytes());
+        bytes.extend((0..rows).map(value).flat_map(u64::to_le_bytes));
+        std::fs::write(path.join(name), bytes).unwrap();
+    };
+    array("step.npy", |row| row);
+    array("episode.npy", |row| row / 70);
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
+         dataset = {{ path = {path:?}, format = \"npy\", index = {:?}, windows = {{ length = 3, stride = 1, by = \"episode\" }} }}\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
         dir.path("train.index"),
     );
     let config = dir.path("train.toml");

@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-mod by_class;
 mod buckets;
+mod by_class;
 mod by_length;
 mod config;
 mod datasets;
@@ -27,8 +27,8 @@ mod single_keys;
 mod stages;
 mod weight_steps;
 
-pub use by_class::GroupedBatches;
 pub use buckets::Bucket;
+pub use by_class::GroupedBatches;
 pub use by_length::{LengthBudget, LengthSource, LengthUnit};
 pub use config::Config;
 pub use draws::{DrawsConfig, weight_changes};

@@ -106,7 +106,11 @@ impl Reference {
                                 None => keys.extend(properties(own)),
                             }
                         }
-                        let names: Json = self.formats.iter().map(|(name, _)| *name).collect();
+                        let mut names: Vec<_> =
+                            self.formats.iter().map(|(name, _)| *name).collect();
+                        // A format with keys in two tables is there twice.
+                        let mut known = std::collections::HashSet::new();
+                        names.retain(|name| known.insert(*name));
                         keys["format"]["anyOf"] = json!([{ "enum": names }, variable()]);
                     }
                     let mut section = object(&table, keys);

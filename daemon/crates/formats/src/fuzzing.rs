@@ -6,7 +6,9 @@ use forebay_protocol::ids::SampleId;
 
 use crate::image_folder;
 use crate::litdata::nested;
-use crate::{fields, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset};
+use crate::{
+    fields, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset, zarr,
+};
 use forebay_columnar::fuzzing::read_for_fuzzing;
 use forebay_columnar::{arrow, parquet};
 use forebay_dataset::ArrayValue;
@@ -247,6 +249,15 @@ pub fn json_key(bytes: &[u8]) {
 /// The parsed header does not fit the file.
 pub fn token_file(bytes: &[u8]) {
     tokens::fuzzing::start(bytes);
+}
+
+/// Parses the metadata of a Zarr array, decodes a chunk, and copies rows out of it. The bytes: the format's number, the
+/// length of the metadata (u16), the metadata, the chunk.
+///
+/// # Panics
+/// A chunk does not have the size of its elements, or names of chunks are not found again.
+pub fn zarr(bytes: &[u8]) {
+    zarr::read_for_fuzzing(bytes, INFLATED_BYTES);
 }
 
 /// Opens a saved index of documents of tokens.

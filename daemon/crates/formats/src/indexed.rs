@@ -21,8 +21,8 @@ use crate::storages;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, OpenedFormat, read_sample};
 use forebay_dataset::{
-    Dataset, Defect, Description, Field, FieldValue, FileColumn, IndexBytes, SampleBlocks,
-    VisitColumns,
+    Dataset, Defect, Description, DirectRead, Field, FieldValue, FileColumn, IndexBytes,
+    SampleBlocks, VisitColumns,
 };
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::folder::select::Listed;
@@ -151,6 +151,11 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
     /// As [`Dataset::unpacked_bytes`].
     fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
         0
+    }
+
+    /// As [`Dataset::direct_read`]; the sample has no other field.
+    fn direct_read(&self) -> Option<&DirectRead> {
+        None
     }
 
     /// See `Description::field_rules`.
@@ -488,6 +493,10 @@ impl<F: Format> Dataset for Indexed<F> {
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
         self.format.unpacked_bytes(bytes)
+    }
+
+    fn direct_read(&self) -> Option<&DirectRead> {
+        self.format.direct_read()
     }
 
     fn fingerprint(&self) -> [u8; 32] {

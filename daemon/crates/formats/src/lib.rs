@@ -46,6 +46,8 @@ mod texts;
 mod tfrecord;
 mod tokens;
 mod webdataset;
+mod windows;
+mod zarr;
 
 pub use draft::{Draft, Epochs};
 pub use layouts::{Layout, find_layout};

@@ -12,7 +12,8 @@ use crate::draft::{Draft, Seen};
 use crate::layouts::check_classes;
 use crate::npz;
 use crate::registry::{
-    self, AUTO, Format, find, formats, of_pattern, open_silently, open_storage, resolve_keys,
+    self, AUTO, Format, find, formats, of_pattern, open_silently, open_storage,
+    refuse_other_windows, resolve_keys,
 };
 use crate::tokens::{self, Width};
 use forebay_dataset::ClassSummary;
@@ -123,13 +124,16 @@ pub fn recognize(
     let mut folders = 0;
     while let Some(folder) = waiting.pop_front() {
         let listed = storage.list(&folder, &mut |name, kind| match kind {
-            _ if is_hidden(name) => {}
             EntryKind::File | EntryKind::Object(_) => {
+                // Some marks are hidden files.
                 if folder.is_empty() {
                     census.look_for_mark(name);
                 }
-                census.count(name);
+                if !is_hidden(name) {
+                    census.count(name);
+                }
             }
+            _ if is_hidden(name) => {}
             EntryKind::LinkedDirectory(identity) if !linked.insert(identity) => {}
             EntryKind::Directory | EntryKind::LinkedDirectory(_) => {
                 waiting.push_back(below(&folder, name));
@@ -202,6 +206,7 @@ pub fn settle_format(
     options: OpenOptions<'_>,
 ) -> Result<(), DatasetError> {
     if config.format == AUTO {
+        refuse_other_windows(config)?;
         config.format = recognize(config, options)?.to_owned();
         tracing::info!(path = %config.path.display(), format = config.format, "the dataset's format was found");
         resolve_keys(config)?;

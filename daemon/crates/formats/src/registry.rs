@@ -23,6 +23,7 @@ use crate::storages;
 use crate::tables::Tables;
 use crate::tfrecord::TfRecord;
 use crate::webdataset::WebDataset;
+use crate::windows::{self, NpyRows, RowFormat, Windows, ZarrRows};
 use crate::{audio_folder, image_folder, litdata, npy, npz, object, texts, tokens};
 use forebay_cache::{UnpackedFiles, UnpackedStorage};
 use forebay_dataset::error::DatasetError;
@@ -38,6 +39,9 @@ use forebay_storage::{
 
 /// The `dataset.format` that requests detection of the format.
 pub(super) const AUTO: &str = "auto";
+
+/// A format of windows only.
+const ZARR: &str = ZarrRows::FORMAT.name;
 
 type DraftWriter = fn(&Seen) -> Draft;
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
@@ -114,7 +118,7 @@ const fn indexed<F: indexed::Format>() -> Format {
     }
 }
 
-static FORMATS: [Format; 16] = [
+static FORMATS: [Format; 17] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -138,12 +142,16 @@ static FORMATS: [Format; 16] = [
         has_saved_index: audio_folder::has_saved_index,
         ..format::<AudioFolderKeys>(&audio_folder::FORMAT, audio_folder::open, audio_folder::draft)
     },
+    indexed::<Windows<ZarrRows>>(),
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
     Format {
         has_saved_index: |_, _, _| false,
         ..format::<ObjectKeys>(&object::FORMAT, object::open, object::draft)
     },
 ];
+
+/// The formats of a configuration with `[dataset.windows]`.
+static WINDOWED: [Format; 2] = [indexed::<Windows<NpyRows>>(), indexed::<Windows<ZarrRows>>()];
 
 /// Formats of tests, which are not in the reference.
 static TEST_FORMATS: &[Format] = &[
@@ -166,11 +174,27 @@ pub(super) fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().chain(TEST_FORMATS).find(|format| format.name == name)
 }
 
+/// Refuses `[dataset.windows]` of a format that has no rows.
+///
+/// # Errors
+/// It has none.
+pub(super) fn refuse_other_windows(config: &DatasetConfig) -> Result<(), DatasetError> {
+    windows::refuse_other(config, WINDOWED.iter().map(|format| format.name))
+}
+
+/// The format of a configuration that names it.
+fn named(config: &DatasetConfig) -> Option<&'static Format> {
+    match windows::of_windows(config) {
+        true => WINDOWED.iter().find(|format| format.name == config.format),
+        false => find(&config.format),
+    }
+}
+
 /// The format of a configuration; if it is to be detected, the one whose pattern the path is.
 fn configured(config: &DatasetConfig) -> Option<&'static Format> {
     match config.format.as_str() {
         AUTO => of_pattern(&config.path),
-        name => find(name),
+        _ => named(config),
     }
 }
 
@@ -182,7 +206,9 @@ pub(super) fn of_pattern(path: &Path) -> Option<&'static Format> {
 
 /// Each format's name and keys, for the reference.
 pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
-    FORMATS.iter().map(|format| (format.name, format.keys))
+    // Those of Zarr are among the formats.
+    let windowed = WINDOWED.iter().filter(|format| format.name != ZARR);
+    FORMATS.iter().chain(windowed).map(|format| (format.name, format.keys))
 }
 
 /// Reads and resolves the format's keys of `[dataset]` and the keys of `[storage]`: sets defaults and makes paths
@@ -192,7 +218,7 @@ pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
 /// An unknown key or an invalid value.
 pub fn resolve_keys(config: &mut DatasetConfig) -> Result<(), ConfigError> {
     storages::resolve_keys(config)?;
-    let Some(format) = find(&config.format) else { return Ok(()) };
+    let Some(format) = named(config) else { return Ok(()) };
     let tokens = texts::take_keys(config)?;
     (format.resolve)(&mut config.own)?;
     texts::put_back(config, tokens);
@@ -259,7 +285,8 @@ pub(super) fn open_silently(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
-    let Some(format) = find(&config.format) else {
+    refuse_other_windows(config)?;
+    let Some(format) = named(config) else {
         return Err(DatasetError::UnknownFormat {
             given: config.format.clone(),
             hint: nearest(&config.format, format_names())
@@ -432,7 +459,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, zarr, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -59,24 +59,31 @@ impl Kind {
     pub const ROWS: Self = Self { number: 3, version: 1 };
     /// The rows of documents of tokens.
     pub const TOKENS: Self = Self { number: 4, version: 1 };
+    /// The episodes of windows of rows.
+    pub const WINDOWS: Self = Self { number: 5, version: 1 };
 
     fn word(self) -> u32 {
         u32::from(self.number) | u32::from(self.version) << 16
     }
 
-    /// The first bytes of its indexes when each kind had its own layout.
-    fn earlier(self) -> &'static [u8] {
+    /// The first bytes of its indexes when each kind had its own layout; `None`: it is younger.
+    fn earlier(self) -> Option<&'static [u8]> {
         match self {
-            Self::FOLDER => EARLIER_FOLDER,
-            Self::SHARDS => b"FOREBTAR",
-            Self::ROWS => b"FOREBMAN",
-            _ => b"FOREBTOK",
+            Self::FOLDER => Some(EARLIER_FOLDER),
+            Self::SHARDS => Some(b"FOREBTAR"),
+            Self::ROWS => Some(b"FOREBMAN"),
+            Self::TOKENS => Some(b"FOREBTOK"),
+            _ => None,
         }
+    }
+
+    fn is_earlier(self, start: &[u8]) -> bool {
+        self.earlier().is_some_and(|earlier| start.starts_with(earlier))
     }
 
     /// Whether a file begins with an index of this kind, of any version.
     pub fn begins(self, start: &[u8]) -> bool {
-        let is_earlier = start.starts_with(self.earlier());
+        let is_earlier = self.is_earlier(start);
         let is_kind = start.get(KIND_AT..KIND_AT + 2) == Some(&self.number.to_le_bytes());
         is_earlier || (start.starts_with(&MAGIC) && is_kind)
     }
@@ -239,7 +246,7 @@ impl IndexFile {
     /// # Errors
     /// The bytes are not an intact index of this kind and version.
     pub fn open(bytes: IndexBytes, kind: Kind) -> Result<Self, LayoutFault> {
-        if bytes.starts_with(kind.earlier()) {
+        if kind.is_earlier(&bytes) {
             return Err(LayoutFault::OtherVersion);
         }
         if !bytes.starts_with(&MAGIC) || bytes.starts_with(EARLIER_FOLDER) {
@@ -456,7 +463,8 @@ mod tests {
         let kinds = [Kind::FOLDER, Kind::SHARDS, Kind::ROWS, Kind::TOKENS];
         for (kind, other) in kinds.into_iter().flat_map(|kind| kinds.map(|other| (kind, other))) {
             let mut earlier = built();
-            earlier[..kind.earlier().len()].copy_from_slice(kind.earlier());
+            let start = kind.earlier().unwrap();
+            earlier[..start.len()].copy_from_slice(start);
             let expected =
                 if kind == other { LayoutFault::OtherVersion } else { LayoutFault::NoIndex };
             assert_eq!(open(earlier, other).unwrap_err(), expected, "{kind:?} for {other:?}");

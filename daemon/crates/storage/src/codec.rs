@@ -139,6 +139,31 @@ impl Codec {
     }
 }
 
+impl Codec {
+    /// Fills a buffer with all that `packed` unpacks to. False: the length or the contents differ.
+    pub fn unpack_into(self, packed: &[u8], into: &mut [u8]) -> bool {
+        match self {
+            Self::Lz4 => lz4_flex::block::decompress_into(packed, into).ok() == Some(into.len()),
+            Self::Zstd => {
+                let most = MAX_ZSTD_WINDOW.max(into.len() as u64);
+                let decoder = StreamingDecoder::new_with_max_window_size(packed, most);
+                decoder.is_ok_and(|mut decoder| {
+                    decoder.read_exact(into).is_ok()
+                        && decoder.read(&mut [0]).is_ok_and(|more| more == 0)
+                })
+            }
+            Self::Snappy | Self::Gzip | Self::Brotli => {
+                let mut buffer = Vec::new();
+                let is_good = self.unpack(packed, (into.len(), into.len()), &mut buffer);
+                if is_good {
+                    into.copy_from_slice(&buffer);
+                }
+                is_good
+            }
+        }
+    }
+}
+
 /// Reads this many bytes; if all are wanted, the input must end there.
 fn take(reader: impl Read, (whole, wanted): (usize, usize), buffer: &mut Vec<u8>) -> bool {
     buffer.reserve_exact(wanted + 1);

@@ -427,9 +427,9 @@ impl Reader<'_> {
                 dataset.locate(id, locations);
                 return storage.open_all(dataset, locations, limit_bytes, opened).map(Ok);
             }
-            Learning::Field(place, _)
-            | Learning::Shapes(place, _)
-            | Learning::Class(place, ..) => place,
+            Learning::Field(place, _) | Learning::Shapes(place, _) | Learning::Class(place, ..) => {
+                place
+            }
         };
         read_sample(storage, dataset, id, limit_bytes, bytes, ends)?;
         let mut values = Vec::new();

@@ -1,0 +1,368 @@
+//! Windows of `.npy` files and Zarr arrays: the conformance suite, values against rows, and what is refused.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use forebay_config::DatasetConfig;
+use forebay_protocol::ids::SampleId;
+
+use crate::conformance;
+use crate::testing::{EVERYWHERE, config_for, npy_bytes, own_keys, write_aged};
+use forebay_dataset::{DatasetError, FieldValue, OpenOptions, Opened};
+use forebay_storage::location::SampleBytes;
+
+/// The rows `first..end`, each of which has two numbers: ten times the row, and one more.
+fn rows(first: i16, end: i16) -> Vec<u8> {
+    (first..end).flat_map(|row| [10 * row, 10 * row + 1]).flat_map(i16::to_le_bytes).collect()
+}
+
+/// A `.npy` file of these rows.
+fn write_rows(path: &Path, first: i16, end: i16) {
+    let shape = format!("({}, 2)", end - first);
+    write_aged(path, &npy_bytes("<i2", false, &shape, &rows(first, end)));
+}
+
+fn write_ids(path: &Path, ids: &[i64]) {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    write_aged(path, &npy_bytes("<i8", false, &format!("({},)", ids.len()), &bytes));
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// An array of format 2 of these rows, five of which are in a chunk.
+fn write_zarr(root: &Path, count: i16, is_packed: bool) {
+    let compressor = if is_packed { r#"{"id": "gzip", "level": 5}"# } else { "null" };
+    let text = format!(
+        r#"{{"zarr_format": 2, "shape": [{count}, 2], "chunks": [5, 2], "dtype": "<i2", "compressor": {compressor},
+            "fill_value": 0, "order": "C", "filters": null}}"#
+    );
+    write_aged(&root.join(".zarray"), text.as_bytes());
+    for (place, first) in (0..count).step_by(5).enumerate() {
+        let chunk = rows(first, first + 5);
+        let chunk = if is_packed { gzip(&chunk) } else { chunk };
+        write_aged(&root.join(format!("{place}.0")), &chunk);
+    }
+}
+
+fn with(config: &DatasetConfig, keys: &str) -> DatasetConfig {
+    DatasetConfig { own: own_keys(keys), ..config.clone() }
+}
+
+const PAIRS: &str = "dataset.windows.length = 2";
+
+fn open_with(format: &str, path: &Path, keys: &str) -> Result<Opened, DatasetError> {
+    crate::open(&with(&config_for(format, path), keys), OpenOptions::default())
+}
+
+/// The values of each field of a sample, as its bytes.
+fn values(opened: &Opened, id: u64) -> Vec<Vec<u8>> {
+    let Opened { dataset, storage, .. } = opened;
+    let (mut locations, mut parts) = (Vec::new(), Vec::new());
+    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    dataset.locate(SampleId(id), &mut locations);
+    storage.open_all(dataset.as_ref(), &locations, 1 << 30, &mut parts).unwrap();
+    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
+    dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values).unwrap();
+    let bytes = |value: &FieldValue<'_>| match value {
+        FieldValue::Array(array) => array.bytes.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    values.iter().map(bytes).collect()
+}
+
+fn name(opened: &Opened, id: u64) -> String {
+    let mut name = Vec::new();
+    opened.dataset.append_name(SampleId(id), &mut name);
+    String::from_utf8(name).unwrap()
+}
+
+fn refused(format: &str, path: &Path, keys: &str) -> String {
+    open_with(format, path, keys).unwrap_err().to_string()
+}
+
+fn rows_of(count: usize) -> i16 {
+    i16::try_from(2 * count).unwrap()
+}
+
+#[test]
+fn windows_of_arrays_conform() {
+    let make = |root: &Path, count: usize| {
+        write_rows(&root.join("a.npy"), 0, 3);
+        if count > 1 {
+            write_rows(&root.join("b/c.npy"), 10, 10 + rows_of(count - 1));
+        }
+        root.to_owned()
+    };
+    let openers: [crate::testing::Opener; 3] = [
+        |config, options| EVERYWHERE[0](&with(config, PAIRS), options),
+        |config, options| EVERYWHERE[1](&with(config, PAIRS), options),
+        |config, options| EVERYWHERE[2](&with(config, PAIRS), options),
+    ];
+    for open in openers {
+        conformance::run(&conformance::Format {
+            open,
+            name: "npy",
+            make,
+            has_names: false,
+            refuses_cuts: true,
+        });
+    }
+}
+
+#[test]
+fn windows_of_zarr_conform() {
+    let packed = |root: &Path, count| {
+        write_zarr(root, rows_of(count), true);
+        root.to_owned()
+    };
+    let openers: [crate::testing::Opener; 3] = [
+        |config, options| EVERYWHERE[0](&with(config, PAIRS), options),
+        |config, options| EVERYWHERE[1](&with(config, PAIRS), options),
+        |config, options| EVERYWHERE[2](&with(config, PAIRS), options),
+    ];
+    for open in openers {
+        conformance::run_permuted(&conformance::Format {
+            open,
+            name: "zarr",
+            make: packed,
+            has_names: false,
+            refuses_cuts: true,
+        });
+    }
+    conformance::run_permuted(&conformance::Format {
+        open: openers[0],
+        name: "zarr",
+        make: |root, count| {
+            write_zarr(root, rows_of(count), false);
+            root.to_owned()
+        },
+        has_names: false,
+        refuses_cuts: true,
+    });
+}
+
+#[test]
+fn window_does_not_cross_the_end_of_its_episode() {
+    let folder = tempfile::tempdir().unwrap();
+    write_rows(&folder.path().join("x.npy"), 0, 10);
+    write_ids(&folder.path().join("episode.npy"), &[7, 7, 7, 7, 2, 2, 7, 7, 7, 1]);
+    let opened = open_with(
+        "npy",
+        folder.path(),
+        "dataset.windows = { length = 3, stride = 1, by = \"episode\" }",
+    )
+    .unwrap();
+    let found: Vec<_> = (0..opened.dataset.sample_count()).map(|id| values(&opened, id)).collect();
+    assert_eq!(found, [[rows(0, 3)], [rows(1, 4)], [rows(6, 9)]]);
+    assert_eq!(name(&opened, 2), "x.npy:6");
+    let [warning] = &opened.report.warnings[..] else { panic!("{:?}", opened.report.warnings) };
+    assert!(warning.contains("2 of 4 episodes, with 3 rows"), "{warning}");
+}
+
+#[test]
+fn arrays_in_step_have_fields_of_their_own_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    for (place, rows) in [("a", 6), ("b", 3)] {
+        write_rows(&folder.path().join(place).join("state.npy"), 0, rows);
+        write_ids(
+            &folder.path().join(place).join("reward.npy"),
+            &(0..rows.into()).collect::<Vec<_>>(),
+        );
+        write_ids(&folder.path().join(place).join("other.npy"), &[1]);
+    }
+    let keys = "\
+        dataset.windows.length = 2\ndataset.windows.stride = 2\n\
+        dataset.windows.fields.x.from = \"state\"\n\
+        dataset.windows.fields.y = { from = \"state.npy\", start = 2, length = 1 }\n\
+        dataset.windows.fields.reward = {}\n";
+    let opened = open_with("npy", folder.path(), keys).unwrap();
+    let reward = |first: i64| [first, first + 1].map(i64::to_le_bytes).concat();
+    let found: Vec<_> = (0..opened.dataset.sample_count()).map(|id| values(&opened, id)).collect();
+    assert_eq!(
+        found,
+        [
+            [rows(0, 2), rows(2, 3), reward(0)],
+            [rows(2, 4), rows(4, 5), reward(2)],
+            [rows(0, 2), rows(2, 3), reward(0)],
+        ]
+    );
+    fs::remove_file(folder.path().join("b/reward.npy")).unwrap();
+    let message = refused("npy", folder.path(), keys);
+    assert!(
+        message.contains("\"reward.npy\" is missing beside the other arrays of \"b/\""),
+        "{message}"
+    );
+    let message =
+        refused("npy", folder.path(), "dataset.windows = { length = 1, fields = { z = {} } }");
+    assert!(message.contains("none of its .npy files is \"z.npy\""), "{message}");
+}
+
+#[test]
+fn padded_windows_say_which_rows_exist() {
+    let folder = tempfile::tempdir().unwrap();
+    write_rows(&folder.path().join("x.npy"), 0, 3);
+    let keys = |pad: &str| {
+        format!(
+            "dataset.windows.length = 1\ndataset.windows.pad = {pad}\n\
+             dataset.windows.fields.past = {{ from = \"array\", start = -2, length = 3 }}\n\
+             dataset.windows.fields.next = {{ from = \"array\", start = 1 }}\n"
+        )
+    };
+    let opened = open_with("npy", folder.path(), &keys("\"repeat\"")).unwrap();
+    let names: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    assert_eq!(names, ["past", "next", "past_mask", "next_mask"]);
+    let first = [rows(0, 1), rows(0, 1), rows(0, 1)].concat();
+    assert_eq!(values(&opened, 0), [first, rows(1, 2), vec![0, 0, 1], vec![1]]);
+    assert_eq!(values(&opened, 2), [rows(0, 3), rows(2, 3), vec![1, 1, 1], vec![0]]);
+    let opened = open_with("npy", folder.path(), &keys("-1")).unwrap();
+    let first = [vec![255; 8], rows(0, 1)].concat();
+    assert_eq!(values(&opened, 0), [first, rows(1, 2), vec![0, 0, 1], vec![1]]);
+    let message = refused("npy", folder.path(), &keys("0.5"));
+    assert!(message.contains("dataset.windows.pad is 0.5"), "{message}");
+}
+
+#[test]
+fn index_of_a_billion_rows_is_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
+    write_aged(&path, &npy_bytes("|u1", false, "(1000000000,)", &[]));
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let header = file.metadata().unwrap().len();
+    file.set_len(header + 1_000_000_000).unwrap();
+    let opened = open_with("npy", &path, "dataset.windows = { length = 512, stride = 1 }").unwrap();
+    assert_eq!(opened.dataset.sample_count(), 1_000_000_000 - 511);
+    assert!(opened.report.bytes < 4096, "{}", opened.report.bytes);
+    assert_eq!(values(&opened, 999_999_488), [vec![0; 512]]);
+}
+
+#[test]
+fn what_windows_cannot_be_of_is_refused_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    write_rows(&root.join("a.npy"), 0, 3);
+    let expect = |path: &Path, keys: &str, part: &str| {
+        let message = refused("npy", path, keys);
+        assert!(message.contains(part), "{message}");
+    };
+    expect(
+        root,
+        "dataset.windows.length = 4",
+        "a window needs 4 rows, and the longest of 1 episodes has 3",
+    );
+    expect(root, "dataset.windows = { length = 1, by = \"id\" }", "\"id.npy\"");
+    expect(root, "dataset.windows.stride = 1", "dataset.windows.length");
+    expect(
+        root,
+        "dataset.windows = { length = 1, fields = { x = { start = 0.5 } } }",
+        "a whole number",
+    );
+    expect(root, "dataset.windows.length = 1\ndataset.fields.x = \"y\"", "dataset.windows.fields");
+    write_ids(&root.join("b.npy"), &[1, 2, 3]);
+    expect(root, PAIRS, "named in dataset.windows.fields");
+    write_rows(&root.join("b.npy"), 0, 2);
+    let both = "dataset.windows = { length = 1, fields = { a = {}, b = {} } }";
+    expect(root, both, "arrays in step have the same first axis");
+    let broken = fs::read(root.join("b.npy")).unwrap();
+    write_aged(&root.join("b.npy"), &broken[..broken.len() - 1]);
+    expect(root, both, "b.npy");
+    let message = refused("npz", root, PAIRS);
+    assert!(message.contains("rows of npy, zarr") && message.contains("\"npz\""), "{message}");
+    let message = refused("auto", Path::new("/data/x.h5"), PAIRS);
+    assert!(message.contains("HDF5") && message.contains("Zarr"), "{message}");
+}
+
+#[test]
+fn file_that_became_longer_is_indexed_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
+    write_rows(&path, 0, 4);
+    assert_eq!(open_with("npy", &path, PAIRS).unwrap().dataset.sample_count(), 2);
+    assert!(open_with("npy", &path, PAIRS).unwrap().report.reused);
+    write_rows(&path, 0, 8);
+    let opened = open_with("npy", &path, PAIRS).unwrap();
+    assert!(!opened.report.reused);
+    assert_eq!(opened.dataset.sample_count(), 4);
+}
+
+/// Arrays of 11 × 3 × 2 that zarr-python wrote (`fixtures/zarr_arrays.py`).
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/zarr")
+}
+
+#[test]
+fn chunks_of_every_codec_are_what_zarr_python_wrote() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut arrays = 0;
+    for store in ["v2.zarr", "v3.zarr"] {
+        let mut entries: Vec<_> = fs::read_dir(fixture().join(store))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        entries.retain(|path| path.is_dir());
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let mut config =
+                with(&config_for("zarr", &path), "dataset.windows = { length = 4, stride = 3 }");
+            config.index = Some(temporary.path().join(format!("{store}.{name}.index")));
+            if let Some(codec) = name.strip_prefix("refused_") {
+                let message = crate::open(&config, OpenOptions::default()).unwrap_err().to_string();
+                assert!(message.contains(codec), "{message}");
+                continue;
+            }
+            let opened = crate::open(&config, OpenOptions::default()).unwrap();
+            assert_eq!(opened.dataset.sample_count(), 3, "{name}");
+            let is_big = name.contains("big");
+            for window in 0..3 {
+                // Chunks of the last rows do not exist in one of the arrays; 5 is their fill value.
+                let element = |place: u64| match name.contains("absent") && place >= 36 {
+                    true => 5,
+                    false => i32::try_from(7 * place).unwrap(),
+                };
+                let elements = (window * 18..window * 18 + 24).map(element);
+                let bytes = |element: i32| match is_big {
+                    true => element.to_be_bytes(),
+                    false => element.to_le_bytes(),
+                };
+                let expected: Vec<u8> = elements.flat_map(bytes).collect();
+                assert_eq!(values(&opened, window), [expected], "{store} {name} {window}");
+            }
+            arrays += 1;
+        }
+    }
+    assert!(arrays >= 14, "{arrays}");
+}
+
+#[test]
+fn arrays_of_a_group_are_in_step() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(&folder.path().join("x"), 10, true);
+    write_zarr(&folder.path().join("y"), 10, false);
+    write_aged(&folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#);
+    let opened =
+        open_with("auto", folder.path(), "dataset.windows = { length = 4, stride = 4 }").unwrap();
+    assert_eq!(values(&opened, 1), [rows(4, 8), rows(4, 8)]);
+    let only = "dataset.windows = { length = 4, fields = { b = { from = \"y\" } } }";
+    assert_eq!(values(&open_with("zarr", folder.path(), only).unwrap(), 0), [rows(0, 4)]);
+    write_zarr(&folder.path().join("z"), 9, true);
+    let message = refused("zarr", folder.path(), PAIRS);
+    assert!(message.contains("it has 9 rows, and `x` has 10"), "{message}");
+    let message =
+        refused("zarr", folder.path(), "dataset.windows = { length = 1, fields = { b = {} } }");
+    assert!(message.contains("it has no array \"b\""), "{message}");
+}
+
+#[test]
+fn window_of_chunks_that_do_not_exist_has_their_fill_value() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(folder.path(), 15, true);
+    fs::remove_file(folder.path().join("1.0")).unwrap();
+    let opened = open_with("zarr", folder.path(), "dataset.windows = { length = 5 }").unwrap();
+    let found: Vec<_> = (0..3).map(|id| values(&opened, id)).collect();
+    assert_eq!(found, [[rows(0, 5)], [vec![0; 20]], [rows(10, 15)]]);
+}

@@ -1,0 +1,410 @@
+//! Rows of Zarr arrays: an array, or the arrays of a group in step. The first axis is the rows.
+//!
+//! The files of the index are the metadata. A chunk is a file whose name follows from its number: only the runs of
+//! chunks that exist are kept ([`Piece`]: `first` is a chunk's number, `bytes` how many follow). A chunk that several
+//! windows need is a block, which is read once while they are near; of an uncompressed one only the rows are read.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::index::{Piece, ScannedSet, WindowIndex};
+use super::plan::Column;
+use super::rows::{Found, Parts, RowFormat, Rows};
+use super::{Windows, report};
+use crate::indexed::Opening;
+use crate::zarr::{Chunk, Grid, V2, V3, ZarrArray, decode, is_group};
+use forebay_dataset::Defect;
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::npy_header::ARRAY;
+use forebay_index::folder::scan::{FolderFormat, LooseFiles};
+use forebay_index::saved_index::tell_missing;
+use forebay_index::shard_paths::{below, is_below};
+use forebay_index::stored_file::StoredFile;
+use forebay_storage::Storage;
+use forebay_storage::listing::EntryKind;
+use forebay_storage::location::{ByteRange, FileId, Location, Transform, Unit};
+
+/// The file of a group of format 2.
+const GROUP: &str = ".zgroup";
+/// The most bytes of an array's or a group's metadata, which may be those of all arrays in it.
+const MAX_METADATA_BYTES: u64 = 64 << 20;
+
+/// The format.
+#[derive(Debug)]
+pub(crate) struct ZarrRows;
+
+/// What a column has besides its type and shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chunked {
+    array: ZarrArray,
+    /// Relative to the root.
+    folder: String,
+    /// The chunks of the columns before.
+    before: u64,
+}
+
+/// An array's folder, and whether it is of format 3.
+struct Node {
+    name: String,
+    is_v3: bool,
+}
+
+impl Node {
+    /// The folder, relative to the root.
+    fn folder(&self) -> &str {
+        if self.name == ARRAY { "" } else { &self.name }
+    }
+}
+
+fn metadata_path(folder: &str, is_v3: bool) -> Vec<u8> {
+    below(folder.as_bytes(), if is_v3 { V3 } else { V2 }.as_bytes())
+}
+
+/// Which metadata a folder has, and its folders.
+#[derive(Debug, Default)]
+struct Listed {
+    has_v2: bool,
+    has_v3: bool,
+    has_group: bool,
+    folders: Vec<Vec<u8>>,
+}
+
+/// Lists a folder that exists.
+fn list(
+    storage: &dyn Storage,
+    folder: &[u8],
+    take: &mut dyn FnMut(&[u8], EntryKind),
+) -> Result<(), DatasetError> {
+    storage.list(folder, take).map(drop).map_err(|error| tell_missing(error.into()))
+}
+
+/// Whether there is a folder. One that is absent cannot be listed without a wait as in an outage.
+fn has_folder(storage: &dyn Storage, folder: &str) -> Result<bool, DatasetError> {
+    let mut parent = String::new();
+    for name in folder.split('/') {
+        if !listed(storage, &parent)?.folders.iter().any(|folder| folder == name.as_bytes()) {
+            return Ok(false);
+        }
+        if !parent.is_empty() {
+            parent.push('/');
+        }
+        parent.push_str(name);
+    }
+    Ok(true)
+}
+
+fn listed(storage: &dyn Storage, folder: &str) -> Result<Listed, DatasetError> {
+    let mut found = Listed::default();
+    list(storage, folder.as_bytes(), &mut |name, kind| match kind {
+        EntryKind::Directory | EntryKind::LinkedDirectory(_) => found.folders.push(name.to_vec()),
+        _ => {
+            found.has_v2 |= name == V2.as_bytes();
+            found.has_v3 |= name == V3.as_bytes();
+            found.has_group |= name == GROUP.as_bytes();
+        }
+    })?;
+    found.folders.sort_unstable();
+    found.folders.dedup();
+    Ok(found)
+}
+
+/// Reads the metadata of a folder.
+fn metadata(storage: &dyn Storage, path: &[u8]) -> Result<Vec<u8>, DatasetError> {
+    StoredFile::new(storage, path)?.read_whole(MAX_METADATA_BYTES)
+}
+
+/// The array of a folder, if there is one.
+fn node(storage: &dyn Storage, name: &str, folder: &str) -> Result<Option<Node>, DatasetError> {
+    let Listed { has_v2, has_v3, .. } = listed(storage, folder)?;
+    if has_v3 && is_group(&metadata(storage, &metadata_path(folder, true))?) {
+        return Ok(None);
+    }
+    let node = Node { name: name.to_owned(), is_v3: has_v3 };
+    Ok((has_v2 || has_v3).then_some(node))
+}
+
+fn nodes(opening: &Opening<'_, Windows<ZarrRows>>) -> Result<Vec<Node>, DatasetError> {
+    let (storage, config) = (opening.storage, opening.request.config);
+    let refuse = |reason: String| DatasetError::BrokenFile { path: config.path.clone(), reason };
+    let root = listed(storage, "")?;
+    if !(root.has_v2 || root.has_v3 || root.has_group) {
+        return Err(refuse(format!(
+            "it has none of {V3}, {V2} and {GROUP}, so it is neither a Zarr array nor a group of them"
+        )));
+    }
+    if let Some(node) = node(storage, ARRAY, "")? {
+        return Ok(vec![node]);
+    }
+    let mut names: Vec<String> = Vec::new();
+    match &opening.keys.fields {
+        Some(fields) => fields.iter().for_each(|field| names.push(field.from.clone())),
+        None => {
+            for folder in root.folders {
+                let Ok(name) = String::from_utf8(folder) else { continue };
+                if node(storage, &name, &name)?.is_some() {
+                    names.push(name);
+                }
+            }
+        }
+    }
+    names.extend(opening.keys.windows.by.clone());
+    let mut nodes = Vec::<Node>::with_capacity(names.len());
+    for name in names {
+        if nodes.iter().any(|node| node.name == name) {
+            continue;
+        }
+        let is_folder = is_below(&name) && name != ARRAY && has_folder(storage, &name)?;
+        let found = if is_folder { node(storage, &name, &name)? } else { None };
+        nodes.push(found.ok_or_else(|| {
+            refuse(format!("it has no array {name:?}, which dataset.windows names"))
+        })?);
+    }
+    match nodes.is_empty() {
+        true => Err(opening.request.no_samples("the group has no arrays of its own; name those below its groups in dataset.windows.fields")),
+        false => Ok(nodes),
+    }
+}
+
+/// The chunks that exist, in runs.
+fn stored_chunks(
+    storage: &dyn Storage,
+    folder: &str,
+    array: &ZarrArray,
+) -> Result<Vec<Piece>, DatasetError> {
+    let (grid, axes) = (Grid(array), array.shape.len());
+    let mut numbers = Vec::new();
+    if array.separator == '.' {
+        let prefix = match array.prefix.as_str() {
+            "" => Vec::new(),
+            prefix => format!("{prefix}.").into_bytes(),
+        };
+        list(storage, folder.as_bytes(), &mut |name, _| {
+            let Some(rest) = name.strip_prefix(&prefix[..]) else { return };
+            let places = rest.split(|byte| *byte == b'.');
+            let number = places.clone().enumerate().try_fold(0, |before, (axis, text)| {
+                (axis < axes).then(|| grid.number(before, axis, text)).flatten()
+            });
+            numbers.extend(number.filter(|_| places.count() == axes));
+        })?;
+    } else {
+        let root = match array.prefix.as_str() {
+            "" => folder.as_bytes().to_vec(),
+            prefix => below(folder.as_bytes(), prefix.as_bytes()),
+        };
+        // Without chunks, their folder does not exist.
+        let is_there =
+            listed(storage, folder)?.folders.iter().any(|name| *name == array.prefix.as_bytes());
+        let mut waiting = Vec::new();
+        if is_there || array.prefix.is_empty() {
+            waiting.push((root, 0_u64, 0_usize));
+        }
+        while let Some((path, before, axis)) = waiting.pop() {
+            list(storage, &path, &mut |name, kind| {
+                let Some(number) = grid.number(before, axis, name) else { return };
+                match kind {
+                    EntryKind::Directory | EntryKind::LinkedDirectory(_) if axis + 1 < axes => {
+                        waiting.push((below(&path, name), number, axis + 1));
+                    }
+                    EntryKind::File | EntryKind::Object(_) if axis + 1 == axes => {
+                        numbers.push(number);
+                    }
+                    _ => {}
+                }
+            })?;
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut runs = Vec::<Piece>::new();
+    for number in numbers {
+        match runs.last_mut().filter(|run| run.first + run.bytes == number) {
+            Some(run) => run.bytes += 1,
+            None => runs.push(Piece { first: number, bytes: 1, ..Piece::default() }),
+        }
+    }
+    Ok(runs)
+}
+
+/// The chunks of a range that exist.
+fn present(rows: &Rows<'_, Chunked>, numbers: Range<u64>) -> impl Iterator<Item = u64> {
+    let pieces = rows.index.pieces_from(rows.set, rows.place, numbers.start);
+    pieces.take_while(move |piece| piece.first < numbers.end).flat_map(move |piece| {
+        let end = piece.first.saturating_add(piece.bytes);
+        piece.first.max(numbers.start)..end.min(numbers.end)
+    })
+}
+
+/// The size of the elements of a chunk that have the same row.
+fn chunk_row_bytes(array: &ZarrArray) -> u64 {
+    array.chunk_bytes() / array.chunk[0]
+}
+
+/// Whether each chunk has whole rows, as an array in C order has them.
+fn has_whole_rows(array: &ZarrArray) -> bool {
+    array.is_plain() && array.chunk[1..] == array.shape[1..]
+}
+
+impl RowFormat for ZarrRows {
+    const FORMAT: FolderFormat =
+        FolderFormat { name: "zarr", extensions: &[], loose: LooseFiles::NoFolders };
+    const EXPECTED: &'static str = "the folder of a Zarr array, or of a group";
+    const MARKS: &'static [&'static str] = &[V3, V2, GROUP];
+
+    type More = Chunked;
+
+    fn reads(_name: &[u8]) -> bool {
+        false
+    }
+
+    fn files(opening: &Opening<'_, Windows<Self>>) -> Result<Vec<Vec<u8>>, DatasetError> {
+        let nodes = nodes(opening)?;
+        Ok(nodes.iter().map(|node| metadata_path(node.folder(), node.is_v3)).collect())
+    }
+
+    fn scan(
+        opening: &Opening<'_, Windows<Self>>,
+        _warnings: &mut Vec<String>,
+    ) -> Result<Found<Chunked>, DatasetError> {
+        let (storage, limits) = (opening.storage, &opening.request.config.limits);
+        let mut found = Found { columns: Vec::new(), files: Vec::new(), sets: Vec::new() };
+        let (mut set, mut before) = (ScannedSet::default(), 0_u64);
+        for node in nodes(opening)? {
+            let folder = node.folder();
+            let path = metadata_path(folder, node.is_v3);
+            let file = StoredFile::new(storage, &path)?;
+            let json = file.read_whole(MAX_METADATA_BYTES)?;
+            let array = ZarrArray::parse(&json, node.is_v3).map_err(|reason| file.fault(reason))?;
+            if array.chunk_bytes() > limits.inflated_bytes {
+                return Err(file.fault(format!(
+                    "a chunk has {} bytes, and limits.inflated_bytes is {}",
+                    array.chunk_bytes(),
+                    limits.inflated_bytes
+                )));
+            }
+            let rows = array.shape[0];
+            if found.columns.is_empty() {
+                set.rows = rows;
+            } else if rows != set.rows {
+                let first = &found.columns[0];
+                return Err(file.fault(format!(
+                    "it has {rows} rows, and `{}` has {}: arrays in step have the same first axis; name those that have it in \
+                     dataset.windows.fields",
+                    first.name, set.rows
+                )));
+            }
+            set.pieces.push(stored_chunks(storage, folder, &array)?);
+            let chunks = Grid(&array).chunks();
+            let column = Column {
+                name: node.name.clone(),
+                dtype: array.dtype.clone(),
+                shape: array.shape[1..].to_vec(),
+                big_endian: array.big_endian,
+                more: Chunked { folder: folder.to_owned(), array, before },
+            };
+            before = before.saturating_add(chunks);
+            found.columns.push(column);
+            let stamp = file.stamp;
+            found.files.push((path, stamp));
+            report(opening, 1, found.files.len() as u64)?;
+        }
+        found.sets.push(set);
+        Ok(found)
+    }
+
+    fn locate(rows: Rows<'_, Chunked>, locations: &mut Vec<Location>) {
+        let Chunked { array, before, .. } = &rows.column().more;
+        let (grid, is_plain) = (Grid(array), array.is_plain());
+        let first = rows.index.file_count().saturating_add(*before);
+        for (place, numbers) in grid.of_rows(&rows.rows) {
+            for number in present(&rows, numbers) {
+                let file = FileId(first.saturating_add(number));
+                locations.push(match is_plain {
+                    false => {
+                        Location { unit: Unit::Block(Transform::None), ..Location::whole(file) }
+                    }
+                    true => {
+                        let row_bytes = chunk_row_bytes(array);
+                        let Range { start, end } = grid.rows_in(place, &rows.rows);
+                        let offset = (start - place * array.chunk[0]) * row_bytes;
+                        let range = ByteRange { offset, length: Some((end - start) * row_bytes) };
+                        Location { range, ..Location::whole(file) }
+                    }
+                });
+            }
+        }
+    }
+
+    fn values<'a>(rows: Rows<'_, Chunked>, parts: &mut Parts<'a>) -> Result<Cow<'a, [u8]>, Defect> {
+        let Column { name, more: Chunked { array, .. }, .. } = rows.column();
+        let grid = Grid(array);
+        let bytes = rows.bytes().unwrap_or(u64::MAX);
+        let is_one = rows.rows.start / array.chunk[0] == (rows.rows.end - 1) / array.chunk[0];
+        if is_one && has_whole_rows(array) {
+            let mut numbers = grid.of_rows(&rows.rows).map(|(_, numbers)| numbers);
+            if numbers.any(|numbers| present(&rows, numbers).next().is_some()) {
+                return parts.take_exact(bytes, name).map(Cow::Borrowed);
+            }
+        }
+        let bytes = usize::try_from(bytes)
+            .map_err(|_| Defect("a window is larger than memory".to_owned()))?;
+        // Elements of chunks that do not exist.
+        let mut into = match array.fill.iter().all(|byte| *byte == 0) {
+            true => vec![0; bytes],
+            false => array.fill.repeat(bytes / array.fill.len()),
+        };
+        let mut buffers = [Vec::new(), Vec::new()];
+        for (place, numbers) in grid.of_rows(&rows.rows) {
+            for number in present(&rows, numbers) {
+                let named = |Defect(reason)| Defect(format!("`{name}`: {reason}"));
+                let chunk = if array.is_plain() {
+                    let Range { start, end } = grid.rows_in(place, &rows.rows);
+                    let bytes = parts.take_exact((end - start) * chunk_row_bytes(array), name)?;
+                    Chunk { number, first_row: start, bytes }
+                } else {
+                    let bytes = decode(array, parts.take(), &mut buffers).map_err(named)?;
+                    Chunk { number, first_row: place * array.chunk[0], bytes }
+                };
+                if !grid.copy(chunk, &rows.rows, &mut into) {
+                    return Err(named(Defect("a chunk is too short".to_owned())));
+                }
+            }
+        }
+        Ok(into.into())
+    }
+
+    fn shares_units(columns: &[Column<Chunked>]) -> bool {
+        columns.iter().any(|column| !column.more.array.is_plain())
+    }
+
+    fn places(column: &Column<Chunked>, rows: u64) -> u64 {
+        let array = &column.more.array;
+        let along = (rows / array.chunk[0]).saturating_add(2);
+        along.saturating_mul(Grid(array).chunks_of_row())
+    }
+
+    fn unpacked_bytes(column: &Column<Chunked>, rows: u64) -> u64 {
+        let window = column.row_bytes().unwrap_or(0).saturating_mul(rows);
+        window.saturating_add(column.more.array.chunk_bytes().saturating_mul(2))
+    }
+
+    fn append_path(
+        columns: &[Column<Chunked>],
+        index: &WindowIndex,
+        file: FileId,
+        path: &mut Vec<u8>,
+    ) {
+        let number = file.0.saturating_sub(index.file_count());
+        let place = columns.partition_point(|column| column.more.before <= number);
+        let Some(column) = place.checked_sub(1).and_then(|place| columns.get(place)) else {
+            return;
+        };
+        let Chunked { array, folder, before } = &column.more;
+        path.extend_from_slice(folder.as_bytes());
+        if !folder.is_empty() {
+            path.push(b'/');
+        }
+        Grid(array).append_name(number - before, path);
+    }
+}
