@@ -19,6 +19,7 @@ mod file_samples;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+pub mod in_order;
 mod indexed;
 mod layouts;
 mod litdata;
@@ -32,6 +33,7 @@ mod parquet;
 mod propose;
 mod records;
 mod registry;
+pub mod sample_reader;
 pub mod storages;
 mod tables;
 #[cfg(any(test, feature = "testing"))]
