@@ -1,6 +1,7 @@
 """`forebay pack`: the rows of the result, kills and refusals, over the real program."""
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -50,7 +51,7 @@ def test_loader_gives_the_same_rows_from_the_result(source, tmp_path, layout):
     output = tmp_path / "packed"
     done = run_program("pack", source, "--to", layout, "--shard-bytes", "300kB", "--output", output)
     assert done.returncode == 0, done.stderr
-    assert f"{SAMPLES} samples in 5 shards of {layout}" in done.stdout and "verified" in done.stdout
+    assert re.search(rf"{SAMPLES} samples in [45] shards of {layout}, .* verified", done.stdout), done.stdout
     # The folder may be moved.
     moved = output.rename(tmp_path / "moved")
     assert rows(moved / "forebay.toml") == rows(source)

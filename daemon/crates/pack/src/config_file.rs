@@ -61,7 +61,7 @@ fn dataset(
     });
     let format = request.layout.0.format();
     let text = format!(
-        "batch.size = 1\n[dataset]\nformat = \"{format}\"\npath = \"/\"\n[dataset.fields]\n{}{more_fields}",
+        "batch.size = 1\nstage = [{{ name = \"copy\", operations = [] }}]\n[dataset]\nformat = \"{format}\"\npath = \"/\"\n[dataset.fields]\n{}{more_fields}",
         rules.collect::<String>()
     );
     let own = Config::from_text("packed", Path::new("/"), &text, &[])?.dataset.own;

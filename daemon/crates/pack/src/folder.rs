@@ -120,8 +120,9 @@ impl Place {
             return Err(PackError::OtherBegun { folder: path, what: what.join(", ") });
         }
         remove_unfinished(&path)?;
-        let shards = complete_shards(&path);
-        Ok(Self::Unfinished(Unfinished { path, target: target.to_owned(), _begun: file, shards }))
+        let shards = complete_shards(&path, &own);
+        let target = target.to_owned();
+        Ok(Self::Unfinished(Unfinished { path, own, target, _begun: file, shards }))
     }
 }
 

@@ -143,6 +143,7 @@ pub fn pack(request: &Request<'_>, progress: OnProgress<'_>) -> Result<Packed, P
             *stored = form;
         }
     }
+    let text = config_file::text(request, &table)?;
     let resumed = folder.samples();
     if resumed > all {
         return Err(differs(&folder, format!("it has {resumed} samples, and the source {all}")));
@@ -154,7 +155,6 @@ pub fn pack(request: &Request<'_>, progress: OnProgress<'_>) -> Result<Packed, P
     writing::write(&reading, &table, &mut folder, &clock)?;
     let finished = request.layout.0.finish(&table, folder.path(), &folder.shards);
     finished.map_err(PackError::write(folder.path()))?;
-    let text = config_file::text(request, &table)?;
     folder.write_beside(CONFIG_FILE, &text)?;
     clock = Clock { begun: Instant::now(), from: 0, verifies: true, ..clock };
     verify::verify(&reading, &table, &folder, &clock)?;

@@ -39,7 +39,7 @@ pub(crate) fn key(id: u64, name: &[u8], before: Option<&[u8]>) -> String {
 fn plain_key(name: &[u8]) -> String {
     let text = text(name);
     let plain = |character: char| match character {
-        '\u{fffd}' | DISTINCT => '_',
+        '\u{fffd}' | ':' | DISTINCT => '_',
         character if character.is_control() => '_',
         character => character,
     };
@@ -49,7 +49,10 @@ fn plain_key(name: &[u8]) -> String {
         .map(|part| part.chars().map(plain).collect())
         .collect();
     let last = parts.pop().unwrap_or_default();
-    let stem = last.rsplit_once('.').map_or(last.as_str(), |(stem, _)| stem);
+    // A row of a list is named `LIST.csv:17`.
+    let is_row = text.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    let stem = last.rsplit_once('.').filter(|_| !is_row);
+    let stem = stem.map_or(last.as_str(), |(stem, _)| stem);
     parts.push(if stem.is_empty() { "_".to_owned() } else { stem.replace('.', "_") });
     let first = &mut parts[0];
     // webdataset skips members with such names.
@@ -70,6 +73,7 @@ mod tests {
             (b"train-000.tar/000017", "train-000.tar/000017"),
             (b"/data/../a.jpg", "data/a"),
             (b".hidden", "_"),
+            (b"lists/rows.csv:17", "lists/rows_csv_17"),
             (b"", "_"),
             (b"__meta__/a.jpg", "x__meta__/a"),
             (b"a\nb~\xff.png", "a_b__"),

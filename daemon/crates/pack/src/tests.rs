@@ -19,11 +19,12 @@ struct Fixture {
     source: Opened,
 }
 
+/// Opens a configuration of a folder; the index is beside the folder.
 fn open(path: &Path) -> (Config, Opened) {
     let index = Override::from_argument("dataset.index=/tmp/unused").unwrap();
     let mut config = Config::from_file(path, &[index]).unwrap();
     forebay_formats::resolve_keys(&mut config.dataset).unwrap();
-    config.dataset.index = Some(path.with_extension("index"));
+    config.dataset.index = Some(path.parent().unwrap().with_extension("index"));
     let options = OpenOptions { by_blocks: true, ..OpenOptions::default() };
     let opened = forebay_formats::open(&config.dataset, options).unwrap();
     (config, opened)
@@ -38,7 +39,8 @@ impl Fixture {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, bytes).unwrap();
         }
-        let path = root.path().join("train.toml");
+        let path = root.path().join("source/train.toml");
+        fs::create_dir(path.parent().unwrap()).unwrap();
         let text = format!(
             "[dataset]\n{dataset}\n[batch]\nsize = 2\n[[stage]]\nname = \"copy\"\noperations = []\n"
         );
@@ -64,7 +66,7 @@ impl Fixture {
         files.extend(more.iter().map(|(name, file)| ((*name).to_owned(), file.to_vec())));
         let files: Vec<_> =
             files.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
-        Self::new(&files, "format = \"image-folder\"\npath = \"data\"")
+        Self::new(&files, "format = \"image-folder\"\npath = \"../data\"")
     }
 
     fn output(&self) -> PathBuf {
@@ -195,7 +197,7 @@ fn arrays_of_all_types_give_the_same_rows_from_each_layout() {
     let samples: Vec<_> =
         samples.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
     for layout in words() {
-        let fixture = Fixture::new(&samples, "format = \"npz\"\npath = \"data\"");
+        let fixture = Fixture::new(&samples, "format = \"npz\"\npath = \"../data\"");
         let opened = round_trip(&fixture, layout, |_| {});
         assert_eq!(kinds(&opened), kinds(&fixture.source), "{layout}");
     }
@@ -205,15 +207,17 @@ fn arrays_of_all_types_give_the_same_rows_from_each_layout() {
 fn texts_numbers_and_names_of_fields_are_kept() {
     let line = |number: u32| {
         format!(
-            "{{\"text\": \"é{}\", \"empty\": \"\", \"score\": {}, \"n\": -{number}}}\n",
+            "{{\"text\": \"é{}\", \"empty\": \"{}\", \"score\": {}, \"n\": {}}}\n",
             "x".repeat(number as usize % 500),
-            f64::from(number) / 3.0
+            "y".repeat(number as usize % 2),
+            f64::from(number) / 3.0,
+            i64::from(number) - 350
         )
     };
     let rows: String = (0..700).map(line).collect();
-    let dataset = "format = \"manifest\"\npath = \"data/rows.jsonl\"\n[dataset.fields]\n\
+    let dataset = "format = \"manifest\"\npath = \"../data/rows.jsonl\"\n[dataset.fields]\n\
                    \"a text: long\" = { from = \"text\", as = \"text\" }\n\
-                   empty = { from = \"empty\", as = \"bytes\" }\n\
+                   empty = { from = \"empty\", as = \"text\", missing = \"empty\" }\n\
                    score = { from = \"score\", as = \"float\" }\n\
                    n = { from = \"n\", as = \"integer\" }\n";
     for layout in words() {
@@ -246,7 +250,7 @@ fn rows_of_boxes_stay_ragged() {
         names.iter().map(|name| (name.as_str(), picture.as_slice())).collect();
     sources.push(("a.json", text.as_bytes()));
     for layout in words() {
-        let fixture = Fixture::new(&sources, "format = \"coco\"\npath = \"data/a.json\"");
+        let fixture = Fixture::new(&sources, "format = \"coco\"\npath = \"../data/a.json\"");
         round_trip(&fixture, layout, |_| {});
         let text = fs::read_to_string(fixture.output().join(CONFIG_FILE)).unwrap();
         assert!(text.contains("boxes = { ragged = true, max_bytes ="), "{text}");
@@ -394,7 +398,7 @@ fn options_that_do_not_apply_are_refused_by_name() {
     assert!(error.contains("cat/00.v1.png") && error.contains("mend it"), "{error}");
     let texts = Fixture::new(
         &[("a.jsonl", b"{\"a\": 1}\n")],
-        "format = \"manifest\"\npath = \"data/a.jsonl\"",
+        "format = \"manifest\"\npath = \"../data/a.jsonl\"",
     );
     let change = |request: &mut Request<'_>| request.recoding.quality = Some(9);
     let error = texts.pack("tar", change).unwrap_err().to_string();
