@@ -96,6 +96,7 @@ pub(super) fn pack(arguments: &PackArguments) -> anyhow::Result<ExitCode> {
     let is_interrupted = watch_signals()?;
     let (source, patience) = open(&config)?;
     let cores = core_share(&config.cpu, LocalRank::ALONE).threads;
+    let threads = usize::try_from(cores).unwrap_or(usize::MAX);
     let is_remote = source.storage.remote_root().is_some();
     let request = Request {
         config: &config,
@@ -110,7 +111,7 @@ pub(super) fn pack(arguments: &PackArguments) -> anyhow::Result<ExitCode> {
         recoding: Recoding { shorter: arguments.resize_shorter, quality: arguments.jpeg_quality },
         picture: arguments.picture.as_deref(),
         shard_bytes: arguments.shard_bytes,
-        threads: if is_remote { cores.max(REMOTE_THREADS) } else { cores },
+        threads: if is_remote { threads.max(REMOTE_THREADS) } else { threads },
     };
     let begun = Instant::now();
     let last = Mutex::new(begun);

@@ -11,7 +11,7 @@ use std::path::Path;
 use forebay_dataset::Field;
 use serde_json::json;
 
-use super::thrift::Struct;
+use super::thrift::{Struct, push_varint};
 use super::{Column, Layout, Shard, Stored, TableOf, columns_by_name, file_of};
 use crate::names::KEY;
 use crate::sample::{Sample, Value};
@@ -235,13 +235,9 @@ impl Chunk {
 /// Levels of 0 and 1 as runs of equal ones, after their length in bytes.
 fn push_levels(data: &mut Vec<u8>, levels: impl Iterator<Item = bool>) {
     let mut runs = Vec::new();
-    let mut push = |level: bool, mut count: u64| {
-        count <<= 1;
-        while count >= 0x80 {
-            runs.push((count & 0x7f) as u8 | 0x80);
-            count >>= 7;
-        }
-        runs.extend([count as u8, u8::from(level)]);
+    let mut push = |level: bool, count: u64| {
+        push_varint(&mut runs, count << 1);
+        runs.push(u8::from(level));
     };
     let mut run: Option<(bool, u64)> = None;
     for level in levels {

@@ -75,27 +75,28 @@ impl Struct {
             Some(length) => self.bytes.push(length << 4 | kind),
             None => {
                 self.bytes.push(0xf0 | kind);
-                self.varint(length as u64);
+                push_varint(&mut self.bytes, length as u64);
             }
         }
     }
 
     fn binary(&mut self, value: &str) {
-        self.varint(value.len() as u64);
+        push_varint(&mut self.bytes, value.len() as u64);
         self.bytes.extend_from_slice(value.as_bytes());
     }
 
     fn zigzag(&mut self, value: i64) {
-        self.varint((value << 1 ^ value >> 63).cast_unsigned());
+        push_varint(&mut self.bytes, (value << 1 ^ value >> 63).cast_unsigned());
     }
+}
 
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push((value & 0x7f) as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
+/// Appends a number in groups of 7 bits, the lowest first.
+pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
     }
+    out.push(value.to_le_bytes()[0]);
 }
 
 #[cfg(test)]
