@@ -19,6 +19,8 @@ mod lost_spawner;
 mod notify;
 mod opening_memory;
 mod opening_watch;
+#[cfg_attr(not(feature = "pack"), path = "cli/no_pack.rs")]
+mod pack;
 mod private;
 mod run;
 mod run_sample;
@@ -78,6 +80,8 @@ enum Command {
     Top(top::TopArguments),
     /// Scan a dataset and save its index for later starts.
     Index(index::IndexArguments),
+    /// Write a dataset's samples into shards of another layout: tar, MDS or Parquet.
+    Pack(pack::PackArguments),
     /// Show, fill, verify or trim the cache on disk.
     Cache(cache::CacheArguments),
     /// Demonstrate Forebay on generated images.
@@ -124,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Trace(arguments) => trace::trace(&arguments),
         Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
+        Command::Pack(arguments) => pack::pack(&arguments),
         Command::Cache(arguments) => cache::cache(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Completions(arguments) => {

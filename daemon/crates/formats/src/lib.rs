@@ -19,6 +19,7 @@ mod file_samples;
 #[doc(hidden)]
 pub mod fuzzing;
 mod image_folder;
+pub mod in_order;
 mod indexed;
 mod labels;
 mod layouts;
@@ -33,7 +34,7 @@ mod parquet;
 mod propose;
 mod records;
 mod registry;
-mod sample_reader;
+pub mod sample_reader;
 mod selection;
 pub mod storages;
 mod tables;

@@ -9,7 +9,8 @@ use forebay_storage::location::{Location, SampleBytes, SharedBytes, Unit};
 use forebay_storage::{Opened, Storage, StorageError};
 
 /// The reader of one thread.
-pub(crate) struct SampleReader<'a> {
+#[derive(Debug)]
+pub struct SampleReader<'a> {
     dataset: &'a dyn Dataset,
     storage: &'a dyn Storage,
     limit_bytes: u64,
@@ -22,11 +23,8 @@ pub(crate) struct SampleReader<'a> {
 }
 
 impl<'a> SampleReader<'a> {
-    pub(crate) const fn new(
-        dataset: &'a dyn Dataset,
-        storage: &'a dyn Storage,
-        limit_bytes: u64,
-    ) -> Self {
+    /// Reads samples of up to `limit_bytes`.
+    pub const fn new(dataset: &'a dyn Dataset, storage: &'a dyn Storage, limit_bytes: u64) -> Self {
         Self {
             dataset,
             storage,
@@ -39,12 +37,16 @@ impl<'a> SampleReader<'a> {
         }
     }
 
-    pub(crate) const fn storage(&self) -> &'a dyn Storage {
+    /// The storage that samples are read from.
+    pub const fn storage(&self) -> &'a dyn Storage {
         self.storage
     }
 
     /// Reads a sample, and passes the values of its fields to `take`. The inner error is a defect of the sample.
-    pub(crate) fn read<T>(
+    ///
+    /// # Errors
+    /// The storage's error.
+    pub fn read<T>(
         &mut self,
         id: SampleId,
         take: impl FnOnce(&[FieldValue<'_>]) -> Result<T, String>,

@@ -1,7 +1,7 @@
 //! Tokens made of another format's samples: `[dataset.tokens]` with `tokenizer`, or with `field` for lists of token
 //! numbers.
 //!
-//! The samples are opened in their format, and made tokens once, on all cores ([`pass`]), into files with Megatron's
+//! The samples are opened in their format, and made tokens once, on all cores ([`in_order`](crate::in_order)), into files with Megatron's
 //! indexes in the cache ([`parts`]). These files are then the dataset, in the format `tokens`: all that it promises holds.
 //! One process makes the files while it holds a lock, and others wait for it; it continues where an earlier one stopped.
 //!
@@ -10,9 +10,9 @@
 //! the fingerprint.
 
 mod keys;
+mod made;
 mod maker;
 mod parts;
-mod pass;
 #[cfg(all(test, feature = "text"))]
 mod tests;
 
@@ -28,9 +28,10 @@ use forebay_keys::{Section, TokenName};
 use forebay_protocol::tensor::DType;
 
 pub(super) use self::keys::{of_texts, put_back, source, take_keys};
+use self::made::MadeTexts;
 use self::maker::Maker;
 use self::parts::{Counts, Parts};
-use self::pass::{MadeTexts, Pass};
+use crate::in_order::{Give, Pass, starts};
 use crate::registry;
 use crate::sample_reader::SampleReader;
 use crate::tokens::{self, TokenKeys};
@@ -284,15 +285,15 @@ impl Making<'_> {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         let threads =
             if storage.remote_root().is_some() { cores.max(REMOTE_THREADS) } else { cores };
-        let pass = Pass { starts: pass::starts(*dataset, from), threads };
+        let pass = Pass { starts: starts(*dataset, from), threads };
         let (dataset, field, maker) = (*dataset, self.field, &self.maker);
         let (limit, skips_bad) = (self.config.limits.sample_bytes, self.keys.skips_bad());
         let worker = || {
             let reader = SampleReader::new(dataset, storage, limit);
             let mut worker = Worker { dataset, field, skips_bad, reader, maker: maker.clone() };
-            move |texts: Range<u64>, give: pass::Give<'_>| worker.run(texts, give)
+            move |texts: Range<u64>, give: Give<'_, MadeTexts>| worker.run(texts, give)
         };
-        pass.run(worker, &mut |made| {
+        pass.run(worker, &mut |made: Option<MadeTexts>| {
             if let Some(made) = made {
                 parts.add(made)?;
             }
@@ -320,7 +321,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// Makes tokens of some texts, in their order.
-    fn run(&mut self, texts: Range<u64>, give: pass::Give<'_>) -> Result<(), DatasetError> {
+    fn run(&mut self, texts: Range<u64>, give: Give<'_, MadeTexts>) -> Result<(), DatasetError> {
         let mut made = MadeTexts::default();
         for id in texts.map(|number| self.dataset.kept_at(number)) {
             let maker = &mut self.maker;

@@ -9,7 +9,7 @@ use forebay_protocol::tensor::DType;
 #[cfg(feature = "text")]
 use forebay_text::{Options, Tokenizer, Tokens};
 
-use super::pass::MadeTexts;
+use super::made::MadeTexts;
 use crate::tokens::TokenKeys;
 use forebay_dataset::{ArrayValue, FieldValue};
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use super::pass::{MadeTexts, NAMED};
+use super::made::{MadeTexts, NAMED};
 use crate::tokens::write_index;
 use forebay_dataset::error::DatasetError;
 

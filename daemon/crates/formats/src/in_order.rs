@@ -1,10 +1,10 @@
-//! Makes tokens of all texts on several threads, and receives them in the order of the texts.
+//! Works on all samples of a dataset on several threads, and receives the results in the order of the samples.
 //!
-//! The texts are divided into chunks. States of a chunk, and who moves it:
+//! The samples are divided into chunks. States of a chunk, and who moves it:
 //!
 //! ```text
 //! unclaimed -> claimed   a thread, under the lock: always the lowest unclaimed one
-//! claimed   -> ended     the same thread, after it has given all of its texts in pieces
+//! claimed   -> ended     the same thread, after it has given the results of all of its samples in pieces
 //! ended     -> taken     the receiver, once all chunks before it are taken
 //! ```
 //! The receiver takes the pieces of the first chunk that is not taken as they come, and keeps those of later ones. A thread
@@ -17,86 +17,31 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_protocol::tensor::DType;
-
 use forebay_dataset::Dataset;
-use forebay_dataset::error::DatasetError;
 
-/// The number of texts of a chunk, at least.
-const CHUNK_TEXTS: u64 = 64;
-/// The bytes of tokens from which on a piece is given.
-const PIECE_BYTES: usize = 1 << 20;
+/// The number of samples of a chunk, at least.
+const CHUNK_SAMPLES: u64 = 64;
 /// The most bytes that are kept of chunks after the first one.
 const KEPT_BYTES: usize = 64 << 20;
-/// How many texts that are left out are named.
-pub(super) const NAMED: usize = 3;
 /// The longest pause between two reports.
 const REPORT_PERIOD: Duration = Duration::from_millis(50);
 
-/// The tokens of consecutive texts.
-#[derive(Debug, Default)]
-pub(super) struct MadeTexts {
-    /// In the type of the files, little endian.
-    pub(super) ids: Vec<u8>,
-    /// The number of tokens of each text; 0 for one that is left out.
-    pub(super) lengths: Vec<u32>,
-    /// Those that are left out: their place among these texts, and of the first ones the name and the reason.
-    pub(super) left_out: Vec<(usize, Option<String>)>,
-}
-
-impl MadeTexts {
-    /// Adds a text.
-    ///
-    /// # Errors
-    /// It has more tokens than Megatron's index counts, or one that the type does not have.
-    pub(super) fn add(&mut self, ids: &[u32], dtype: DType) -> Result<(), String> {
-        let Ok(length) = i32::try_from(ids.len()) else {
-            return Err(format!("it has {} tokens, more than 2³¹", ids.len()));
-        };
-        let most = if dtype.size_bytes() == 2 { 0xffff } else { i32::MAX.cast_unsigned() };
-        if let Some(id) = ids.iter().find(|id| **id > most) {
-            return Err(format!(
-                "it has the token {id}, and the tokenizer's vocabulary ends before it"
-            ));
-        }
-        self.lengths.push(length.cast_unsigned());
-        match dtype.size_bytes() {
-            2 => self.ids.extend(ids.iter().flat_map(|id| id.to_le_bytes().into_iter().take(2))),
-            _ => self.ids.extend(ids.iter().flat_map(|id| id.to_le_bytes())),
-        }
-        Ok(())
-    }
-
-    /// Adds a text without tokens.
-    pub(super) fn leave_out(&mut self, name: impl FnOnce() -> String) {
-        let name = (self.left_out.len() < NAMED).then(name);
-        self.left_out.push((self.lengths.len(), name));
-        self.lengths.push(0);
-    }
-
-    /// Whether it is to be given.
-    pub(super) const fn is_large(&self) -> bool {
-        self.bytes() >= PIECE_BYTES
-    }
-
-    /// The memory of its texts.
-    const fn bytes(&self) -> usize {
-        self.ids.len()
-            + self.lengths.len() * size_of::<u32>()
-            + self.left_out.len() * size_of::<(usize, Option<String>)>()
-    }
+/// The results of consecutive samples.
+pub trait Piece: Send {
+    /// Their memory.
+    fn bytes(&self) -> usize;
 }
 
 /// Gives a piece of a chunk to the receiver; `Break`: the pass has ended.
-pub(super) type Give<'g> = &'g mut dyn FnMut(MadeTexts) -> ControlFlow<()>;
+pub type Give<'g, P> = &'g mut dyn FnMut(P) -> ControlFlow<()>;
 
-/// The first text of each chunk from `from` on, and the number of texts, which are the samples that are used. Those that share
+/// The first sample of each chunk from `from` on, and the number of samples, of those that are used. Samples that share
 /// pages are in one chunk.
-pub(super) fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
+pub fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
     let all = dataset.kept_count();
     let mut starts = vec![from];
     let mut add = |next: u64| {
-        if starts.last().is_some_and(|last| next >= last + CHUNK_TEXTS) && next < all {
+        if starts.last().is_some_and(|last| next >= last + CHUNK_SAMPLES) && next < all {
             starts.push(next);
         }
     };
@@ -105,41 +50,43 @@ pub(super) fn starts(dataset: &dyn Dataset, from: u64) -> Vec<u64> {
             let number = |id| dataset.kept().map_or(id, |kept| kept.number_of(id));
             blocks.firsts.into_iter().map(number).for_each(&mut add);
         }
-        None => (0..=all.saturating_sub(from) / CHUNK_TEXTS)
-            .for_each(|chunk| add(from + chunk * CHUNK_TEXTS)),
+        None => (0..=all.saturating_sub(from) / CHUNK_SAMPLES)
+            .for_each(|chunk| add(from + chunk * CHUNK_SAMPLES)),
     }
     starts.push(all.max(from));
     starts
 }
 
-/// The chunks, and the number of threads.
-pub(super) struct Pass {
-    pub(super) starts: Vec<u64>,
-    pub(super) threads: usize,
+/// A pass over the samples.
+#[derive(Debug)]
+pub struct Pass {
+    /// The first sample of each chunk, and the number of samples; see [`starts`].
+    pub starts: Vec<u64>,
+    /// The number of threads.
+    pub threads: usize,
 }
 
-#[derive(Default)]
-struct State {
+struct State<P, E> {
     /// The lowest unclaimed chunk.
     next: usize,
     /// The first chunk that is not taken.
     first: usize,
     /// Pieces that are not taken.
-    pieces: BTreeMap<usize, VecDeque<MadeTexts>>,
+    pieces: BTreeMap<usize, VecDeque<P>>,
     kept_bytes: usize,
     ended: BTreeSet<usize>,
-    failure: Option<DatasetError>,
+    failure: Option<E>,
     is_over: bool,
     working: usize,
 }
 
-struct Board {
-    state: Mutex<State>,
+struct Board<P, E> {
+    state: Mutex<State<P, E>>,
     changed: Condvar,
 }
 
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<P: Piece, E> Board<P, E> {
+    fn lock(&self) -> MutexGuard<'_, State<P, E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,11 +99,11 @@ impl Board {
         Some(state.next - 1)
     }
 
-    fn give(&self, chunk: usize, piece: MadeTexts) -> ControlFlow<()> {
+    fn give(&self, chunk: usize, piece: P) -> ControlFlow<()> {
         let mut state = self.lock();
         let bytes = piece.bytes();
         // The receiver takes what it has of the first chunk, whatever else is kept.
-        let has_turn = |state: &State| {
+        let has_turn = |state: &State<P, E>| {
             chunk == state.first && state.pieces.get(&chunk).is_none_or(VecDeque::is_empty)
         };
         while !state.is_over && !has_turn(&state) && state.kept_bytes + bytes > KEPT_BYTES {
@@ -171,7 +118,7 @@ impl Board {
         ControlFlow::Continue(())
     }
 
-    fn end(&self, chunk: usize, outcome: Result<(), DatasetError>) {
+    fn end(&self, chunk: usize, outcome: Result<(), E>) {
         let mut state = self.lock();
         match outcome {
             Ok(()) => {
@@ -187,9 +134,9 @@ impl Board {
 }
 
 /// Ends a thread, also after a panic.
-struct ThreadEnd<'a>(&'a Board);
+struct ThreadEnd<'a, P: Piece, E>(&'a Board<P, E>);
 
-impl Drop for ThreadEnd<'_> {
+impl<P: Piece, E> Drop for ThreadEnd<'_, P, E> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.working -= 1;
@@ -199,9 +146,9 @@ impl Drop for ThreadEnd<'_> {
 }
 
 /// Ends the pass when the receiver leaves it, also after a panic.
-struct ReceiverEnd<'a>(&'a Board);
+struct ReceiverEnd<'a, P: Piece, E>(&'a Board<P, E>);
 
-impl Drop for ReceiverEnd<'_> {
+impl<P: Piece, E> Drop for ReceiverEnd<'_, P, E> {
     fn drop(&mut self) {
         self.0.lock().is_over = true;
         self.0.changed.notify_all();
@@ -214,24 +161,33 @@ impl Pass {
     ///
     /// # Errors
     /// The first error of a thread or of `receive`.
-    pub(super) fn run<W>(
+    pub fn run<P: Piece, E: Send, W>(
         &self,
         worker: impl Fn() -> W + Sync,
-        receive: &mut dyn FnMut(Option<MadeTexts>) -> Result<(), DatasetError>,
-    ) -> Result<(), DatasetError>
+        receive: &mut dyn FnMut(Option<P>) -> Result<(), E>,
+    ) -> Result<(), E>
     where
-        W: FnMut(Range<u64>, Give<'_>) -> Result<(), DatasetError>,
+        W: FnMut(Range<u64>, Give<'_, P>) -> Result<(), E>,
     {
         let chunks = self.starts.len().saturating_sub(1);
         let threads = self.threads.clamp(1, chunks.max(1));
-        let state = State { working: threads, ..State::default() };
+        let state = State {
+            next: 0,
+            first: 0,
+            pieces: BTreeMap::new(),
+            kept_bytes: 0,
+            ended: BTreeSet::new(),
+            failure: None,
+            is_over: false,
+            working: threads,
+        };
         let board = Board { state: Mutex::new(state), changed: Condvar::new() };
         let work = || {
             let _end = ThreadEnd(&board);
             let mut worker = worker();
             while let Some(chunk) = board.claim(chunks) {
-                let texts = self.starts[chunk]..self.starts[chunk + 1];
-                let outcome = worker(texts, &mut |piece| board.give(chunk, piece));
+                let samples = self.starts[chunk]..self.starts[chunk + 1];
+                let outcome = worker(samples, &mut |piece| board.give(chunk, piece));
                 board.end(chunk, outcome);
             }
         };
@@ -245,11 +201,11 @@ impl Pass {
         board.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    fn receive(
-        board: &Board,
+    fn receive<P: Piece, E>(
+        board: &Board<P, E>,
         chunks: usize,
-        receive: &mut dyn FnMut(Option<MadeTexts>) -> Result<(), DatasetError>,
-    ) -> Result<(), DatasetError> {
+        receive: &mut dyn FnMut(Option<P>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut state = board.lock();
         loop {
             if state.is_over || state.first == chunks {
@@ -270,7 +226,7 @@ impl Pass {
                 state = board.lock();
                 continue;
             }
-            state.kept_bytes -= pieces.iter().map(MadeTexts::bytes).sum::<usize>();
+            state.kept_bytes -= pieces.iter().map(Piece::bytes).sum::<usize>();
             board.changed.notify_all();
             drop(state);
             for piece in pieces {
@@ -283,34 +239,38 @@ impl Pass {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
 
-    fn failure() -> DatasetError {
-        let source = io::Error::other("on purpose");
-        DatasetError::System { path: "x".into(), action: "testing", source }
+    /// A sample's number, and the memory that its result is said to take.
+    struct Made(u64, usize);
+
+    impl Piece for Made {
+        fn bytes(&self) -> usize {
+            self.1
+        }
     }
 
-    /// Chunks of 3 texts; a text has as many tokens as its number says, and a piece is one text.
+    fn failure() -> String {
+        "on purpose".to_owned()
+    }
+
+    /// Chunks of 3 samples; a piece is one sample.
     fn run(
         threads: usize,
         is_bad: impl Fn(u64) -> bool + Sync,
-        receive: &mut dyn FnMut(Option<MadeTexts>) -> Result<(), DatasetError>,
-    ) -> Result<(), DatasetError> {
+        receive: &mut dyn FnMut(Option<Made>) -> Result<(), String>,
+    ) -> Result<(), String> {
         let pass = Pass { starts: (0..=300).step_by(3).collect(), threads };
         let worker = || {
-            |texts: Range<u64>, give: Give<'_>| {
-                for text in texts {
-                    if is_bad(text) {
+            |samples: Range<u64>, give: Give<'_, Made>| {
+                for sample in samples {
+                    if is_bad(sample) {
                         return Err(failure());
                     }
-                    let mut made = MadeTexts::default();
-                    made.lengths.push(u32::try_from(text).unwrap());
                     // Later chunks have to wait for their turn.
-                    made.ids.resize(KEPT_BYTES / 8, 0);
-                    if give(made).is_break() {
+                    if give(Made(sample, KEPT_BYTES / 8)).is_break() {
                         return Ok(());
                     }
                 }
@@ -321,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_received_in_their_order() {
+    fn results_are_received_in_the_order_of_samples() {
         for threads in [1, 2, 7] {
             let mut found = Vec::new();
-            let receive = &mut |made: Option<MadeTexts>| {
-                found.extend(made.into_iter().flat_map(|made| made.lengths));
+            let receive = &mut |made: Option<Made>| {
+                found.extend(made.map(|Made(sample, _)| sample));
                 Ok(())
             };
             run(threads, |_| false, receive).unwrap();
@@ -334,27 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_outside_of_the_type_is_refused() {
-        let mut made = MadeTexts::default();
-        assert!(made.add(&[1, 70_000], DType::U16).unwrap_err().contains("70000"));
-        assert!(made.add(&[u32::MAX], DType::I32).is_err());
-        made.add(&[1, 70_000], DType::I32).unwrap();
-        assert_eq!((made.lengths, made.ids.len()), (vec![2], 8));
-    }
-
-    #[test]
     fn failures_end_all_threads() {
         for bad in [0, 1, 150, 299] {
             let received = AtomicU64::new(0);
-            let receive = &mut |made: Option<MadeTexts>| {
+            let receive = &mut |made: Option<Made>| {
                 received.fetch_add(made.is_some().into(), Ordering::Relaxed);
                 Ok(())
             };
-            let error = run(4, |text| text == bad, receive).unwrap_err().to_string();
+            let error = run(4, |sample| sample == bad, receive).unwrap_err();
             assert!(error.contains("on purpose"), "{error}");
             assert!(received.into_inner() <= bad);
             let mut left = bad;
-            let receive = &mut |made: Option<MadeTexts>| match made {
+            let receive = &mut |made: Option<Made>| match made {
                 Some(_) if left == 0 => Err(failure()),
                 made => {
                     left -= u64::from(made.is_some());
