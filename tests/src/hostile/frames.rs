@@ -172,7 +172,11 @@ fn lie_of(noise: &mut Random) -> ClientFrame {
                 pass: noise.next() >> noise.below(64),
             });
             let rows = rows.collect();
-            ClientFrame::Ask(RowsRequest { request: noise.next(), rows })
+            ClientFrame::Ask(RowsRequest {
+                request: noise.next(),
+                rows,
+                by_id: noise.below(2) == 0,
+            })
         }
         _ => hello(PROTOCOL_VERSION),
     }
