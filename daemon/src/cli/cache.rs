@@ -17,7 +17,6 @@ use forebay_inspect::output::print_line;
 use forebay_inspect::table::columns;
 use forebay_observe::format_bytes;
 use forebay_protocol::frames::{Fault, FaultKind};
-use forebay_protocol::ids::SampleId;
 use forebay_storage::location::Location;
 use forebay_storage::{self, Storage, StorageError};
 

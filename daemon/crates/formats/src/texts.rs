@@ -25,7 +25,6 @@ use std::{fs, io};
 
 use forebay_config::{CacheConfig, DatasetConfig};
 use forebay_keys::{Section, TokenName};
-use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 
 pub(super) use self::keys::{of_texts, put_back, source, take_keys};
