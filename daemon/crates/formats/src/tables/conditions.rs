@@ -18,6 +18,8 @@ use super::scan::reads;
 
 /// The bytes that are read at once for values that lie in the file one after the other.
 const PIECE_BYTES: u64 = 256 << 10;
+/// The longest value that a condition uses, as the longest row of a manifest.
+const MAX_VALUE_BYTES: u64 = 16 << 20;
 /// Unpacked parts that are kept for a column: a dictionary, and the page after it.
 const KEPT_PARTS: usize = 2;
 
@@ -124,6 +126,17 @@ impl<'c> ColumnReader<'c> {
     /// Reads what a cell only locates.
     fn load(&mut self, file: &StoredFile<'_>, cell: &Cell) -> Result<(), DatasetError> {
         let cut = || file.fault(format!("column {}: a value is cut off", self.column.name));
+        let length = match cell {
+            Cell::At { length, .. } => *length,
+            Cell::Packed(packed) => packed.part.length.into(),
+            _ => 0,
+        };
+        if length > MAX_VALUE_BYTES {
+            return Err(file.fault(format!(
+                "column {}: a value has {length} bytes, and conditions use values of at most {MAX_VALUE_BYTES}",
+                self.column.name
+            )));
+        }
         match cell {
             Cell::At { offset, length } => {
                 let (start, bytes) = &mut self.piece;
