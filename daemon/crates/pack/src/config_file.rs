@@ -70,6 +70,8 @@ fn dataset(
         path,
         format: format.to_owned(),
         ids: None,
+        condition: None,
+        split: None,
         limit: None,
         index: None,
         own,

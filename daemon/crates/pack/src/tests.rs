@@ -119,7 +119,7 @@ fn kinds(opened: &Opened) -> Vec<(String, FieldKind)> {
 fn digests(opened: &Opened) -> Vec<sample::Digest> {
     let (dataset, storage) = (opened.dataset.as_ref(), opened.storage.as_ref());
     let mut reader = forebay_formats::sample_reader::SampleReader::new(dataset, storage, 1 << 30);
-    let ids = (0..dataset.sample_count()).map(forebay_protocol::ids::SampleId);
+    let ids = (0..dataset.kept_count()).map(|number| dataset.kept_at(number));
     ids.map(|id| {
         let values = reader.read(id, |values| values.iter().map(sample::Value::of).collect());
         sample::Sample { key: String::new(), values: values.unwrap().unwrap() }.digest()
@@ -148,7 +148,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Packs into a layout, and compares the rows of the written configuration with the source's.
 fn round_trip(fixture: &Fixture, layout: &str, change: impl Fn(&mut Request<'_>)) -> Opened {
     let packed = fixture.pack(layout, change).unwrap();
-    assert_eq!(packed.samples, fixture.source.dataset.sample_count());
+    assert_eq!(packed.samples, fixture.source.dataset.kept_count());
     let (config, opened) = open(&packed.config);
     assert_eq!(digests(&opened), digests(&fixture.source), "{layout}");
     assert_eq!(config.batch.size, fixture.config.batch.size);
@@ -169,6 +169,23 @@ fn class_folders_give_the_same_rows_from_each_layout() {
             let left = |ending| fixture.output().with_extension(ending).exists();
             assert!(!left("partial") && !left("packing"));
         }
+    }
+}
+
+#[test]
+fn a_selection_is_packed_and_its_condition_left_out() {
+    let mut files = Vec::new();
+    for number in 0..9_u8 {
+        files.push((format!("{number}.npy"), npy_bytes("|u1", false, "(2,)", &[number, 1])));
+    }
+    let files: Vec<_> = files.iter().map(|(name, file)| (name.as_str(), file.as_slice())).collect();
+    let dataset =
+        "format = \"npy\"\npath = \"../data\"\nwhere = \"name in ('3.npy', '5.npy', '8.npy')\"";
+    for layout in words() {
+        let fixture = Fixture::new(&files, dataset);
+        assert_eq!(fixture.source.dataset.kept_count(), 3);
+        let opened = round_trip(&fixture, layout, |_| {});
+        assert_eq!((opened.dataset.sample_count(), opened.dataset.kept()), (3, None));
     }
 }
 
