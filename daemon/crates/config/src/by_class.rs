@@ -117,6 +117,11 @@ impl Config {
                 "cannot be combined with `batch.budget`, with which lengths decide what is in a batch: give `batch.size`",
             );
         }
+        if self.batch.buckets.is_some() {
+            return fail(
+                "cannot be combined with `batch.buckets`, with which shapes decide what is in a batch: leave one of them out",
+            );
+        }
         if size.get() == 1 {
             return fail(
                 "has no effect with groups of 1: set `size` to 2 or more, or leave it out",
@@ -235,6 +240,12 @@ mod tests {
                 group,
                 "max_rows = 8, budget = { bytes = 9 }",
                 "`order.group` cannot be combined with `batch.budget`",
+            ),
+            (
+                ONE,
+                group,
+                "size = 8, buckets = [[64, 64]]",
+                "`order.group` cannot be combined with `batch.buckets`",
             ),
             (ONE, "group = \"a\"", "size = 1", "`order.group` has no effect with groups of 1"),
             (ONE, group, "size = 10", "has `size = 4`, of which `batch.size` (10) is no multiple"),

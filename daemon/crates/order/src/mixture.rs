@@ -101,7 +101,7 @@ impl Mixture {
     ///
     /// # Panics
     /// The sample does not exist.
-    pub fn part_of(&self, sample: SampleId) -> usize {
+    pub(super) fn part_of(&self, sample: SampleId) -> usize {
         let part = self.first_samples.partition_point(|first| *first <= sample.0) - 1;
         assert!(part < self.parts(), "sample {} of {:?}", sample.0, self.first_samples);
         part

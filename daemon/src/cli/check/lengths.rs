@@ -45,8 +45,8 @@ pub(super) fn batches(
 pub(super) fn buckets(stream: &Stream, by_length: &ByLength) -> String {
     let buckets = stream.config().batch.buckets.iter().flatten();
     let mut counts: Vec<_> = buckets.map(|bucket| (0_u64, *bucket)).collect();
-    for id in 0..stream.sample_count() {
-        let number = usize::try_from(by_length.length(id)).unwrap_or(usize::MAX);
+    for id in (0..stream.kept_count()).map(|number| stream.kept_at(number)) {
+        let number = usize::try_from(by_length.length(id.0)).unwrap_or(usize::MAX);
         if let Some((count, _)) = counts.get_mut(number) {
             *count += 1;
         }

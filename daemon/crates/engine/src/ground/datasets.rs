@@ -30,6 +30,8 @@ pub(crate) struct OpenedDatasets {
     pub(crate) opened: Opened,
     /// Name and number of samples that are used of each dataset.
     parts: Vec<(String, u64)>,
+    /// The first id after the samples of each dataset.
+    ends: Vec<u64>,
 }
 
 /// One dataset of a stream.
@@ -39,6 +41,8 @@ pub struct DatasetShare {
     pub name: String,
     /// Number of its samples.
     pub samples: u64,
+    /// The first id after those of its samples.
+    pub(crate) end: u64,
     /// Number of an epoch's positions that draw from it, at the run's start.
     pub draws_per_epoch: u64,
     /// Changes of that number: the position, counted over all epochs, and the number per whole epoch from there.
@@ -119,6 +123,12 @@ pub(crate) fn open_datasets(
         return Err(StreamError::Dataset { location: config.dataset_location(place, key), error });
     }
     let parts = all.iter().map(|(name, of)| (name.clone(), of.dataset.kept_count())).collect();
+    let mut end = 0;
+    let ends = all.iter().map(|(_, of)| {
+        end += of.dataset.sample_count();
+        end
+    });
+    let ends = ends.collect();
     if config.stages.iter().all(|stage| stage.python.is_none()) {
         compare_shapes(config, &all)?;
     }
@@ -130,7 +140,7 @@ pub(crate) fn open_datasets(
     for warning in opened.report.warnings.iter().filter(|_| !is_one) {
         tracing::warn!("{warning}");
     }
-    Ok(OpenedDatasets { opened, parts })
+    Ok(OpenedDatasets { opened, parts, ends })
 }
 
 /// Refuses datasets whose arrays differ in shape, except for the first dimension of a ragged field. Each dataset's
@@ -270,6 +280,7 @@ impl EpochDraws {
                 let share = |(place, (name, samples)): (usize, &(String, u64))| DatasetShare {
                     name: name.clone(),
                     samples: *samples,
+                    end: datasets.ends[place],
                     draws_per_epoch: first[place],
                     changes: later.iter().map(|(from, draws)| (*from, draws[place])).collect(),
                     rows_published: AtomicU64::new(0),

@@ -60,7 +60,14 @@ pub(super) fn batches_by_length(
             learned::lengths(config, opened, Learning::Field(field, budget.unit), options)?
         }
         None => match stored_sizes(config, dataset)? {
-            Some(sizes) => sizes,
+            Some(mut sizes) => {
+                if let Some(kept) = dataset.kept() {
+                    // The length of a sample that is not used counts nowhere.
+                    let others = (0..).zip(&mut sizes).filter(|(id, _)| !kept.contains(*id));
+                    others.for_each(|(_, size)| *size = UNKNOWN);
+                }
+                sizes
+            }
             None => learned::lengths(config, opened, Learning::FileSizes, options)?,
         },
     };

@@ -446,9 +446,9 @@ impl Stream {
     /// The index of a sample's dataset, if there are several.
     pub(crate) fn dataset_of(&self, id: SampleId) -> Option<usize> {
         match &self.draws.selection {
-            Selection::Mixture(mixture) if self.dataset_tensor.is_some() => {
-                let kept = self.draws.kept.as_ref();
-                Some(mixture.part_of(kept.map_or(id, |kept| SampleId(kept.number_of(id.0)))))
+            // By the id, since a row that is asked for may be of a sample that no order draws.
+            Selection::Mixture(_) if self.dataset_tensor.is_some() => {
+                Some(self.draws.datasets.partition_point(|share| share.end <= id.0))
             }
             _ => None,
         }

@@ -120,16 +120,17 @@ pub(super) fn lengths(
     options: OpenOptions<'_>,
 ) -> Result<Vec<u32>, StreamError> {
     let source = learning.source(opened);
-    let place = place_of(opened, "lengths", &source);
+    let place = place_of(config, opened, "lengths", &source);
     if let Some(place) = &place
         && let Some((lengths, behind)) = saved(config, opened, &MAGIC, place)
         && behind.is_empty()
     {
         return Ok(lengths);
     }
-    let lengths = learn_and_say(config, opened, learning, &source, options)?;
-    keep(config, learning, place.as_ref(), |path, key| save(path, (&MAGIC, key), &lengths, &[]));
-    Ok(lengths)
+    let Learned { numbers, is_whole } = learn_and_say(config, opened, learning, &source, options)?;
+    let place = place.as_ref().filter(|_| is_whole);
+    keep(config, learning, place, |path, key| save(path, (&MAGIC, key), &numbers, &[]));
+    Ok(numbers)
 }
 
 /// The classes of all samples by the values of a field, saved or read now; for this key.
@@ -143,20 +144,21 @@ pub(in crate::ground) fn classes(
     let values = ClassValues::default();
     let learning = Learning::Class(field, &values, key);
     let source = learning.source(opened);
-    let place = place_of(opened, "classes", &source);
+    let place = place_of(config, opened, "classes", &source);
     if let Some(place) = &place
         && let Some((class_of, behind)) = saved(config, opened, &MAGIC_OF_CLASSES, place)
         && let Some(values) = ClassValue::read_all(&behind)
     {
         return Ok((class_of, values));
     }
-    let class_of = learn_and_say(config, opened, learning, &source, options)?;
+    let Learned { numbers, is_whole } = learn_and_say(config, opened, learning, &source, options)?;
     if let Some(reason) = values.too_many() {
         let message = format!("`{}`: {reason}", key.join("."));
         return Err(ConfigError::new(&config.location(&key), message).into());
     }
-    let (class_of, found) = values.in_order(class_of);
-    keep(config, learning, place.as_ref(), |path, key| {
+    let (class_of, found) = values.in_order(numbers);
+    let place = place.as_ref().filter(|_| is_whole);
+    keep(config, learning, place, |path, key| {
         save(path, (&MAGIC_OF_CLASSES, key), &class_of, &ClassValue::write_all(&found))
     });
     Ok((class_of, found))
@@ -166,11 +168,13 @@ pub(in crate::ground) fn classes(
 type Place = (PathBuf, FileKey);
 
 /// The place of the saved file of what is learned; `None`: there is no index.
-fn place_of(opened: &Opened, what: &str, source: &str) -> Option<Place> {
+fn place_of(config: &Config, opened: &Opened, what: &str, source: &str) -> Option<Place> {
     let index = opened.report.path.as_deref()?;
     let dataset = opened.dataset.as_ref();
     let fingerprint = dataset.fingerprint();
-    let key = file_key(index, &fingerprint, source)?;
+    // Where bad samples are not substituted they are an error.
+    let rule = if substitutes(config).0 { "\0substituted" } else { "" };
+    let key = file_key(index, &fingerprint, &format!("{source}{rule}"))?;
     let mut of = source.as_bytes().to_vec();
     if dataset.kept().is_some() {
         // Selections of one dataset, such as its parts, have files of their own.
@@ -220,7 +224,7 @@ fn learn_and_say(
     learning: Learning<'_>,
     source: &str,
     options: OpenOptions<'_>,
-) -> Result<Vec<u32>, StreamError> {
+) -> Result<Learned, StreamError> {
     let count = samples(opened);
     tracing::info!(
         stream = config.name,
@@ -260,6 +264,13 @@ fn save(
     save_checked(path, (*magic, key), &bytes)
 }
 
+/// A number for each sample.
+struct Learned {
+    numbers: Vec<u32>,
+    /// No file was unreadable. Otherwise the numbers are not saved: the file may be there at the next start.
+    is_whole: bool,
+}
+
 /// Why learning has ended early.
 enum Failure {
     Storage(StorageError),
@@ -275,16 +286,17 @@ fn learn(
     learning: Learning<'_>,
     count: usize,
     options: OpenOptions<'_>,
-) -> Result<Vec<u32>, StreamError> {
-    let mut lengths = vec![0; count];
+) -> Result<Learned, StreamError> {
+    let mut numbers = vec![0; count];
     let threads = config.reads().0.clamp(1, MOST_THREADS) as usize;
     let threads = threads.min(count.div_ceil(SAMPLES_AT_ONCE)).max(1);
     let done = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
+    let (stop, is_whole) = (AtomicBool::new(false), AtomicBool::new(true));
     let failed = {
         let parts =
-            Mutex::new((0..).step_by(SAMPLES_AT_ONCE).zip(lengths.chunks_mut(SAMPLES_AT_ONCE)));
-        let reader = Reader { config, opened, learning, options: &options.patience };
+            Mutex::new((0..).step_by(SAMPLES_AT_ONCE).zip(numbers.chunks_mut(SAMPLES_AT_ONCE)));
+        let patience = &options.patience;
+        let reader = Reader { config, opened, learning, options: patience, is_whole: &is_whole };
         let (ended, ends) = mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -324,7 +336,7 @@ fn learn(
     };
     let location = config.location(&learning.key());
     match failed {
-        None => Ok(lengths),
+        None => Ok(Learned { numbers, is_whole: is_whole.into_inner() }),
         Some(Failure::Sample(id, reason)) => {
             let message = not_known(opened, learning.word_of_one(), SampleId(id), &reason);
             Err(ConfigError::new(&location, message).into())
@@ -344,6 +356,8 @@ struct Reader<'a> {
     opened: &'a Opened,
     learning: Learning<'a>,
     options: &'a Option<&'a forebay_storage::Patience>,
+    /// See [`Learned`].
+    is_whole: &'a AtomicBool,
 }
 
 /// A thread's buffers.
@@ -396,7 +410,10 @@ impl Reader<'_> {
                 Ok(found) => break found,
                 Err(error) => match self.options {
                     Some(patience) if patience.wait_after(&mut retries, &error) => {}
-                    _ if unreadable_is_substituted && !is_outage(&error) => return Ok(UNKNOWN),
+                    _ if unreadable_is_substituted && !is_outage(&error) => {
+                        self.is_whole.store(false, Ordering::Relaxed);
+                        return Ok(UNKNOWN);
+                    }
                     _ => return Err(Failure::Storage(error)),
                 },
             }
