@@ -23,6 +23,29 @@ SAMPLES = 40
 STAND_IN_DRIVER = Path(__file__).parents[1] / "gpu" / "stand_in_driver.c"
 
 
+# Files whose tests compare times. `scripts/test` runs the others two at a time, and these after them.
+ALONE = {
+    "test_headspace.py",
+    "test_interpreter_lock.py",
+    "test_metrics.py",
+    "test_page.py",
+    "test_python_figures.py",
+    "test_replay.py",
+    "test_steps.py",
+    "test_stragglers.py",
+}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: compares times, so it does not run beside other tests")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)
+
+
 # A shell's background job ignores SIGINT, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
