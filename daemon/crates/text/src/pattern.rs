@@ -43,7 +43,7 @@ impl Pattern {
             return Err(refused(reason));
         }
         // `^` and `$` of Oniguruma are at every line.
-        let mut builder = RegexBuilder::new(expression);
+        let mut builder = RegexBuilder::new(&with_words(expression));
         builder.oniguruma_mode(true).multi_line(true).backtrack_limit(MOST_RETURNS);
         match builder.build() {
             Ok(regex) => Ok(Self { regex, owner }),
@@ -92,9 +92,25 @@ impl Pattern {
     }
 }
 
+/// The expression with Oniguruma's characters of words in place of `\w` and `\W`.
+fn with_words(expression: &str) -> String {
+    let (mut written, mut letters) = (String::with_capacity(expression.len()), expression.chars());
+    while let Some(letter) = letters.next() {
+        let escaped = if letter == '\\' { letters.next() } else { None };
+        match escaped {
+            Some('w') => written.push_str(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾]"),
+            Some('W') => written.push_str(r"[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}²³¹¼½¾]"),
+            escaped => written.extend(std::iter::once(letter).chain(escaped)),
+        }
+    }
+    written
+}
+
 /// Why an expression that both engines take means something else in Oniguruma.
 fn means_something_else(expression: &str) -> Option<&'static str> {
-    if expression.contains("[:") {
+    let is_name = |letter: char| letter.is_ascii_alphabetic() || letter == '^';
+    let names_class = |rest: &str| rest.trim_start_matches(is_name).starts_with(":]");
+    if expression.split("[:").skip(1).any(names_class) {
         return Some("a class such as [:punct:] has other characters here");
     }
     // `(?m)` and `(?m:…)` let `.` match a newline.
@@ -123,6 +139,9 @@ mod tests {
         assert_eq!(parts(r"\<a\>", "<a> a"), ["<a>"]);
         assert_eq!(parts(r"\h+", "abcxyz 12"), ["abc", "12"]);
         assert_eq!(parts("(?i:'s)", "'s 'S 'ſ"), ["'s", "'S", "'ſ"]);
+        assert_eq!(parts(r"\w+", "x_²3\u{200c}é中"), ["x_²3", "é中"]);
+        assert_eq!(parts(r"[\w-]+|\W", r"a-²\w"), ["a-²", r"\", "w"]);
+        assert_eq!(parts(r"\\w", r"a\w"), [r"\w"]);
         assert_eq!(parts("a*", "baac"), ["", "aa", ""]);
     }
 
@@ -137,6 +156,7 @@ mod tests {
             assert!(message.contains("of `Split` is not supported"), "{message}");
         }
         assert!(Pattern::compile("Split", "(?i:m|am)(?=m)").is_ok());
+        assert!(Pattern::compile("Split", "[:;.]+|[^:]").is_ok());
         let long = format!("({}", "a".repeat(1000));
         assert!(Pattern::compile("Split", &long).unwrap_err().len() < 2 * MAX_SHOWN);
     }
