@@ -69,6 +69,17 @@ pub(crate) fn byte_of(character: char) -> Option<u8> {
     }
 }
 
+/// The character of each byte in the byte-level alphabet.
+pub(crate) fn alphabet() -> [char; 256] {
+    let mut letters = [' '; 256];
+    for letter in '!'..='\u{143}' {
+        if let Some(byte) = byte_of(letter) {
+            letters[usize::from(byte)] = letter;
+        }
+    }
+    letters
+}
+
 /// The merges whose result can be one character, with their ranks.
 struct Merges(HashMap<(String, String), usize>);
 
@@ -151,5 +162,6 @@ mod tests {
         assert_eq!(bytes.len(), 256);
         assert_eq!(['Ġ', 'Ċ', 'a', '¡', 'Ń'].map(byte_of), [32, 10, 97, 0xa1, 0xad].map(Some));
         assert_eq!(byte_of('中'), None);
+        assert!((0..=255).all(|byte| byte_of(alphabet()[usize::from(byte)]) == Some(byte)));
     }
 }

@@ -8,11 +8,12 @@ use crate::{Options, Rendered, Spelling, Template, Tokenizer, Tokens};
 
 /// The tokenizers of the tests, one of each kind of model.
 static TOKENIZERS: LazyLock<Vec<(Tokenizer, Option<Spelling>)>> = LazyLock::new(|| {
-    let files: [&[u8]; 4] = [
+    let files: [&[u8]; 5] = [
         include_bytes!("../fixtures/byte-level.json"),
         include_bytes!("../fixtures/sentencepiece.json"),
         include_bytes!("../fixtures/word-piece.json"),
         include_bytes!("../fixtures/unigram.json"),
+        include_bytes!("../fixtures/clip.json"),
     ];
     let open =
         |file: &&[u8]| Some((Tokenizer::from_json(file).ok()?, Spelling::from_json(file).ok()));

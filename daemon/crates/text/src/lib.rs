@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod affixes;
 mod characters;
 mod chat;
 pub mod fuzzing;
+mod pattern;
 mod python;
 mod spelling;
+mod steps;
 mod tokenizer;
 
 pub use chrono::NaiveDate as Date;

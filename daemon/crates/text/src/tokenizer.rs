@@ -14,7 +14,9 @@ use serde_json::Value;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineToken, PipelineTokenizer};
 use tokenizers::{TruncationDirection, TruncationParams};
 
+use crate::affixes::Affixes;
 use crate::characters::hide_unreachable;
+use crate::steps::Steps;
 
 /// The largest `tokenizer.json` that is read. Those of well-known models have up to 35 MB.
 const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -116,6 +118,8 @@ impl Tokens {
 #[derive(Clone)]
 pub struct Tokenizer {
     pipeline: PipelineTokenizer,
+    /// What is not encoded by the engine alone.
+    steps: Option<Arc<Steps>>,
     /// The added tokens, by name.
     added: Arc<HashMap<String, u32>>,
     largest_id: u32,
@@ -149,6 +153,7 @@ impl Tokenizer {
         let mut value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         tokenizers::canonicalize_value(&mut value).map_err(|error| error.to_string())?;
         let largest_id = check_ids(&value)?;
+        let affixes = Affixes::take(&mut value)?;
         hide_unreachable(&mut value);
         let listed = value.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
         let named = |token: &Value| {
@@ -163,8 +168,9 @@ impl Tokenizer {
         let growth = if decomposes { 6 } else { 1 };
         let pipeline =
             tokenizers::from_json(&value.to_string()).map_err(|error| error.to_string())?;
+        let steps = Steps::of(&pipeline, affixes)?.map(Arc::new);
         let digest = *blake3::hash(json).as_bytes();
-        Ok(Self { pipeline, added, largest_id, growth, digest })
+        Ok(Self { pipeline, steps, added, largest_id, growth, digest })
     }
 
     /// The digest of the file.
@@ -184,9 +190,11 @@ impl Tokenizer {
         tokens: &mut Tokens,
     ) -> Result<(), TextError> {
         tokens.0.clear();
-        self.pipeline
-            .encode_into(text, &options.0, &mut tokens.0)
-            .map_err(|error| TextError(error.to_string()))
+        let encoded = match &self.steps {
+            Some(steps) => steps.encode(&self.pipeline, text, &options.0, &mut tokens.0),
+            None => self.pipeline.encode_into(text, &options.0, &mut tokens.0),
+        };
+        encoded.map_err(|error| TextError(error.to_string()))
     }
 
     /// The id of an added token, such as `<pad>`; `None` if there is no such token.

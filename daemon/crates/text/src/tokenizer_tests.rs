@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::*;
 
-const KINDS: [&str; 5] = ["byte-level", "sentencepiece", "word-piece", "unigram", "unreachable"];
+const KINDS: [&str; 7] =
+    ["byte-level", "sentencepiece", "word-piece", "unigram", "unreachable", "clip", "patterns"];
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -54,7 +55,7 @@ fn compare(folder: &Path, kinds: impl Iterator<Item = String>) -> usize {
 #[test]
 fn ids_are_those_of_the_python_package() {
     let kinds = KINDS.map(ToOwned::to_owned).into_iter();
-    assert_eq!(compare(&fixture(""), kinds), 5 * 5 * 162);
+    assert_eq!(compare(&fixture(""), kinds), 7 * 5 * 162);
     // Tokenizers of models, for which `fixtures/make.py` has stored ids.
     let Some(folder) = std::env::var_os("FOREBAY_TOKENIZERS").map(PathBuf::from) else { return };
     let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
@@ -90,13 +91,37 @@ fn hostile_texts_are_tokenized() {
     hostile.push("</s>".repeat(1 << 14));
     hostile.push(" \u{301}".repeat(1 << 15));
     let options = Options::new(true, true, None);
-    for kind in KINDS {
+    // The time of the expressions of `patterns` grows with the square of the length.
+    for kind in KINDS.into_iter().filter(|kind| *kind != "patterns") {
         let tokenizer = opened(kind);
         for text in &hostile {
             let found = ids(&tokenizer, text, &options);
             assert!(!found.is_empty() && found.len() <= 11 * text.len() + 8, "{kind}");
         }
     }
+}
+
+#[test]
+fn patterns_are_compiled_when_the_file_is_read() {
+    let whole = std::fs::read_to_string(fixture("clip.json")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    std::fs::write(&path, whole.replacen("'s|'t", "[[:punct:]]|'s|'t", 1)).unwrap();
+    let message = Tokenizer::open(&path).unwrap_err().to_string();
+    for part in ["tokenizer.json: not a usable", "[[:punct:]]|'s", "`Split`", "a Python stage"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_text_on_which_a_pattern_gives_up_is_an_error() {
+    let whole = std::fs::read_to_string(fixture("clip.json")).unwrap();
+    let hostile = whole.replacen("'s|'t", "(?:(?=a)a|a)*(?!.)b|'s|'t", 1);
+    let tokenizer = Tokenizer::from_json(hostile.as_bytes()).unwrap();
+    let options = Options::new(true, true, None);
+    let error = tokenizer.encode(&"a".repeat(40), &options, &mut Tokens::default()).unwrap_err();
+    assert!(error.to_string().contains("the pattern of `Split` gives up"), "{error}");
+    assert_eq!(ids(&tokenizer, "it's", &options), ids(&opened("clip"), "it's", &options));
 }
 
 #[test]
