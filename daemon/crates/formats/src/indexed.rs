@@ -96,6 +96,17 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
         Ok(files)
     }
 
+    /// Whether an index whose files are unchanged also has all that belongs to them, such as files that it does not list.
+    ///
+    /// # Errors
+    /// A folder cannot be listed.
+    fn is_complete(
+        _index: &Self::Index,
+        _opening: &Opening<'_, Self>,
+    ) -> Result<bool, DatasetError> {
+        Ok(true)
+    }
+
     /// Scans the files and lays out an index.
     ///
     /// # Errors
@@ -276,7 +287,8 @@ impl<F: Format> Opening<'_, F> {
         if self.lists.remote_root().is_some() && !is_compared {
             return Ok(true);
         }
-        self.request.are_unchanged(self.lists, index, &F::files(self)?)
+        let are_unchanged = self.request.are_unchanged(self.lists, index, &F::files(self)?)?;
+        Ok(are_unchanged && F::is_complete(index, self)?)
     }
 
     /// The end of a scan of rows, of which `samples` were kept and `skipped` left out; `form` describes a sample's name.

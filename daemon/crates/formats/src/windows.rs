@@ -39,6 +39,8 @@ use forebay_storage::version::ObjectStamp;
 
 /// The bytes of `by` that are read at once while an index is built.
 const PIECE_BYTES: u64 = 4 << 20;
+/// The parts of files that they are in, each of which is open meanwhile.
+const PIECE_PLACES: u64 = 64;
 /// The most parts of files that a window is in.
 const MAX_PLACES: u64 = 1 << 16;
 /// The most episodes, each of which has a record in the index.
@@ -50,6 +52,8 @@ pub(super) struct Windows<S: RowFormat> {
     columns: Vec<Column<S::More>>,
     plan: Plan,
     direct_read: Option<DirectRead>,
+    /// The memory of a window beside what is read.
+    unpacked_bytes: u64,
     /// The number of episodes in the index, those that are too short, and their rows.
     counts: [u64; 3],
 }
@@ -137,6 +141,13 @@ impl<S: RowFormat> Windows<S> {
         Ok(FieldValue::Array(ArrayValue { big_endian, ..ArrayValue::new(dtype, shape, bytes) }))
     }
 
+    /// The definition of the fields that an index has; `None`: it is malformed.
+    fn rules(index: &WindowIndex) -> Option<Rules<S::More>> {
+        let rules: Rules<S::More> = serde_json::from_str(index.rules()).ok()?;
+        let are_sound = rules.columns.iter().all(|column| column.row_bytes().is_some());
+        (are_sound && rules.columns.len() == index.columns()).then_some(rules)
+    }
+
     fn contents<'c>(
         opening: &'c Opening<'_, Self>,
         found: &'c Found<S::More>,
@@ -172,6 +183,8 @@ impl<S: RowFormat> Format for Windows<S> {
     const FORMAT: FolderFormat = S::FORMAT;
     const EXPECTED: &'static str = S::EXPECTED;
     const MARKS: &'static [&'static str] = S::MARKS;
+    // Otherwise rows are in files that the index does not list, and a reader does not know what they were.
+    const IS_COMPARED_REMOTELY: bool = !S::STORES_ROWS;
 
     type Keys = OwnKeys;
     type Index = WindowIndex;
@@ -192,6 +205,13 @@ impl<S: RowFormat> Format for Windows<S> {
         let files = S::files(opening)?;
         refuse_twice(opening.storage, &files)?;
         Ok(files)
+    }
+
+    fn is_complete(index: &WindowIndex, opening: &Opening<'_, Self>) -> Result<bool, DatasetError> {
+        match Self::rules(index) {
+            Some(rules) => S::is_complete(index, &rules.columns, opening),
+            None => Ok(false),
+        }
     }
 
     fn make(
@@ -266,13 +286,11 @@ impl<S: RowFormat> Format for Windows<S> {
     }
 
     fn of_index(index: &WindowIndex, opening: &Opening<'_, Self>) -> Option<Self> {
-        let rules: Rules<S::More> = serde_json::from_str(index.rules()).ok()?;
-        let are_sound = rules.columns.iter().all(|column| column.row_bytes().is_some());
-        (are_sound && rules.columns.len() == index.columns()).then_some(())?;
-        let plan = Self::plan(opening, &rules.columns).ok()?;
-        let (pad, columns) = (opening.keys.windows.pad, rules.columns);
-        let direct_read = direct_read::<S>(&plan, &columns, pad);
-        Some(Self { columns, plan, direct_read, counts: rules.counts })
+        let Rules { columns, counts, .. } = Self::rules(index)?;
+        let plan = Self::plan(opening, &columns).ok()?;
+        let direct_read = direct_read::<S>(&plan, &columns, opening.keys.windows.pad);
+        let unpacked_bytes = unpacked_bytes::<S>(&plan, &columns);
+        Some(Self { columns, plan, direct_read, unpacked_bytes, counts })
     }
 
     fn fields(&self, _: &WindowIndex, _: Option<SampleBytes<'_>>) -> Result<Vec<Field>, Defect> {
@@ -328,12 +346,7 @@ impl<S: RowFormat> Format for Windows<S> {
     }
 
     fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {
-        let of = |read: &Read| {
-            let rows = read.end.saturating_sub(read.start).unsigned_abs();
-            S::unpacked_bytes(&self.columns[read.column], rows)
-        };
-        let unpacked = self.plan.reads.iter().map(of).fold(0, u64::saturating_add);
-        unpacked.saturating_add(self.plan.padded_bytes(&self.columns))
+        self.unpacked_bytes
     }
 
     fn rows_differ(&self, _: &WindowIndex, _field: usize) -> Option<bool> {
@@ -393,6 +406,16 @@ fn check_size<S: RowFormat>(
     }
 }
 
+/// The memory of a window beside what is read: unpacked rows, and fields that are copied.
+fn unpacked_bytes<S: RowFormat>(plan: &Plan, columns: &[Column<S::More>]) -> u64 {
+    let of = |read: &Read| {
+        let rows = read.end.saturating_sub(read.start).unsigned_abs();
+        S::unpacked_bytes(&columns[read.column], rows)
+    };
+    let unpacked = plan.reads.iter().map(of).fold(0, u64::saturating_add);
+    unpacked.saturating_add(plan.copied_bytes(columns, !S::STORES_ROWS))
+}
+
 /// How the only field of windows is read into its row: its rows are the bytes of the file.
 fn direct_read<S: RowFormat>(
     plan: &Plan,
@@ -429,7 +452,12 @@ fn runs<S: RowFormat>(
     let table = Table { index: sets, columns, of: std::marker::PhantomData::<S> };
     let by = &columns[place];
     let row_bytes = by.row_bytes().unwrap_or(1);
-    let step = (PIECE_BYTES / row_bytes).max(1);
+    let limit = opening.request.config.limits.sample_bytes;
+    // Half of the limit: the ends of the rows may be in chunks that have more.
+    let mut step = (PIECE_BYTES.min(limit / 2) / row_bytes).max(1);
+    while step > 1 && S::places(by, step) > PIECE_PLACES {
+        step /= 2;
+    }
     let mut episodes = Vec::new();
     let mut done = 0;
     for set in 0..sets.sets() {
@@ -439,7 +467,7 @@ fn runs<S: RowFormat>(
         while start < all {
             let rows = start..(start + step).min(all);
             let read = Rows { index: sets, set, place, columns, rows: rows.clone() };
-            let values = read_rows::<S>(opening.storage, &table, read)?;
+            let values = read_rows::<S>(opening.storage, &table, read, limit)?;
             let each = usize::try_from(row_bytes).unwrap_or(usize::MAX);
             for (row, value) in rows.clone().zip(values.chunks_exact(each)) {
                 if row > 0 && before != value {

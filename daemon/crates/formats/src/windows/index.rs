@@ -147,13 +147,18 @@ pub(crate) fn build(
     draft.push(rules.as_bytes());
     draft.end_section();
     let samples = windows.min(limit);
-    // Places in files and times are excluded: a copy elsewhere is the same dataset.
+    // Places in files and times are excluded: a copy elsewhere is the same dataset. Rows that no piece has are not.
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"forebay windows 1\0");
     hasher.update(&samples.to_le_bytes());
     for part in [PATHS, EPISODES, RULES].map(|section| draft.section(section)) {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);
+    }
+    hasher.update(draft.section(ENDS));
+    for piece in sets.iter().flat_map(|set| &set.pieces).flatten() {
+        hasher.update(&piece.first.to_le_bytes());
+        hasher.update(&piece.bytes.to_le_bytes());
     }
     let fingerprint = *hasher.finalize().as_bytes();
     let numbers = [*columns as u64, cut.stride, cut.first.cast_unsigned()];

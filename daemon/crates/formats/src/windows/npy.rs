@@ -34,13 +34,19 @@ struct Arrays {
     groups: Vec<Group>,
 }
 
-/// A column's name: the file's without the extension.
+const EXTENSION: &str = ".npy";
+
+/// A column's name: the file's without the extension, in letters of either case.
 fn without_extension(name: &str) -> &str {
-    name.strip_suffix(".npy").unwrap_or(name)
+    let split = name.len().checked_sub(EXTENSION.len()).and_then(|at| name.split_at_checked(at));
+    match split {
+        Some((name, extension)) if extension.eq_ignore_ascii_case(EXTENSION) => name,
+        _ => name,
+    }
 }
 
 fn with_extension(name: &str) -> String {
-    format!("{}.npy", without_extension(name))
+    format!("{}{EXTENSION}", without_extension(name))
 }
 
 fn folder_of(path: &[u8]) -> &[u8] {
@@ -84,7 +90,7 @@ fn arrays(opening: &Opening<'_, Windows<NpyRows>>) -> Result<Arrays, DatasetErro
             for file in of_folder.filter(|file| !is_named(file, by)) {
                 let name = &file[folder_of(file).len()..];
                 let name = String::from_utf8_lossy(name.strip_prefix(b"/").unwrap_or(name));
-                names.push(name[..name.len() - ".npy".len()].to_owned());
+                names.push(without_extension(&name).to_owned());
             }
             if folder.is_some() && names.is_empty() {
                 return Err(refuse(format!(
@@ -132,9 +138,15 @@ fn arrays(opening: &Opening<'_, Windows<NpyRows>>) -> Result<Arrays, DatasetErro
 
 /// Whether a path is that of an array with this name, in any folder.
 fn is_named(path: &[u8], name: &str) -> bool {
-    let name = with_extension(name);
-    path.strip_suffix(name.as_bytes())
-        .is_some_and(|folder| folder.is_empty() || folder.ends_with(b"/"))
+    let name = without_extension(name).as_bytes();
+    let Some((stem, extension)) =
+        path.len().checked_sub(EXTENSION.len()).and_then(|at| path.split_at_checked(at))
+    else {
+        return false;
+    };
+    let folder =
+        stem.strip_suffix(name).filter(|_| extension.eq_ignore_ascii_case(EXTENSION.as_bytes()));
+    folder.is_some_and(|folder| folder.is_empty() || folder.ends_with(b"/"))
 }
 
 /// Reads a file's header.

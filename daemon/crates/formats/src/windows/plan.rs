@@ -162,11 +162,11 @@ impl Plan {
         self.fields.iter().filter(|other| read_of(other) == read_of(field)).count() == 1
     }
 
-    /// The memory of the fields of a window that is padded; 0 if none is.
-    pub(super) fn padded_bytes<E>(&self, columns: &[Column<E>]) -> u64 {
-        if !self.fields.iter().any(|field| field.made == Made::Mask) {
-            return 0;
-        }
+    /// The memory of the fields of a window that are copied: all of one that is padded, and of unpacked rows those of a
+    /// shared read.
+    pub(super) fn copied_bytes<E>(&self, columns: &[Column<E>], are_unpacked: bool) -> u64 {
+        let is_padded = self.fields.iter().any(|field| field.made == Made::Mask);
+        let is_copied = |field: &&PlannedField| is_padded || are_unpacked && !self.is_only(field);
         let bytes = |field: &PlannedField| {
             let row_bytes = match field.made {
                 Made::Rows { read, .. } => columns[self.reads[read].column].row_bytes(),
@@ -174,7 +174,7 @@ impl Plan {
             };
             row_bytes.unwrap_or(0).saturating_mul(field.length)
         };
-        self.fields.iter().map(bytes).fold(0, u64::saturating_add)
+        self.fields.iter().filter(is_copied).map(bytes).fold(0, u64::saturating_add)
     }
 
     /// How windows are cut.
@@ -308,6 +308,8 @@ mod tests {
         let read = |column, start, end| Read { column, start, end };
         assert_eq!(plan.reads, [read(0, 0, 120), read(1, -2, -1)]);
         assert_eq!(plan.cut(5, Pad::None), Cut { stride: 5, first: 2, needs: Some(122) });
+        assert_eq!(plan.copied_bytes(&columns(), true), (24 + 96) * 12);
+        assert_eq!(plan.copied_bytes(&columns(), false), 0);
         let far = [field("x", "x", 0, 96), field("y", "x", 96 + 6000, 1)];
         assert_eq!(planned(&far, Pad::None).unwrap().reads.len(), 2);
     }

@@ -58,6 +58,18 @@ pub(crate) trait RowFormat: Debug + Send + Sync + Sized + 'static {
         warnings: &mut Vec<String>,
     ) -> Result<Found<Self::More>, DatasetError>;
 
+    /// Whether an index whose files are unchanged also has the other files that there are now.
+    ///
+    /// # Errors
+    /// A folder cannot be listed.
+    fn is_complete(
+        _index: &WindowIndex,
+        _columns: &[Column<Self::More>],
+        _opening: &Opening<'_, Windows<Self>>,
+    ) -> Result<bool, DatasetError> {
+        Ok(true)
+    }
+
     /// Appends the locations of rows.
     fn locate(rows: Rows<'_, Self::More>, locations: &mut Vec<Location>);
 
@@ -170,20 +182,25 @@ impl<'a> Parts<'a> {
 /// Reads rows while an index is built.
 ///
 /// # Errors
-/// The storage's errors, or the file of the rows is defective.
+/// The storage's errors, more than `limit_bytes` to read, or the file of the rows is defective.
 pub(super) fn read_rows<S: RowFormat>(
     storage: &dyn Storage,
     files: &dyn forebay_storage::location::FileTable,
     rows: Rows<'_, S::More>,
+    limit_bytes: u64,
 ) -> Result<Vec<u8>, DatasetError> {
     let (mut locations, mut opened) = (Vec::new(), Vec::new());
     S::locate(rows.clone(), &mut locations);
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    storage.open_all(files, &locations, u64::MAX, &mut opened)?;
+    storage.open_all(files, &locations, limit_bytes, &mut opened)?;
     storage.read_all(files, &mut opened, &mut bytes, &mut ends)?;
     let mut parts = Parts::new(SampleBytes::new(&bytes, &ends));
     S::values(rows, &mut parts).map(Cow::into_owned).map_err(|Defect(reason)| {
-        let path = locations.first().map(|first| storage.full_path(&files.path(first.file)));
-        DatasetError::BrokenFile { path: path.unwrap_or_default(), reason }
+        // Of several files, the reason has the one.
+        let path = match &locations[..] {
+            [only] => files.path(only.file),
+            _ => Vec::new(),
+        };
+        DatasetError::BrokenFile { path: storage.full_path(&path), reason }
     })
 }

@@ -9,7 +9,7 @@ use forebay_protocol::ids::SampleId;
 
 use crate::conformance;
 use crate::testing::{EVERYWHERE, config_for, npy_bytes, own_keys, write_aged};
-use forebay_dataset::{DatasetError, FieldValue, OpenOptions, Opened};
+use forebay_dataset::{DatasetError, FieldKind, FieldValue, OpenOptions, Opened};
 use forebay_storage::location::SampleBytes;
 
 /// The rows `first..end`, each of which has two numbers: ten times the row, and one more.
@@ -289,15 +289,42 @@ fn file_that_became_longer_is_indexed_anew() {
     assert_eq!(opened.dataset.sample_count(), 4);
 }
 
-/// Arrays of 11 × 3 × 2 that zarr-python wrote (`fixtures/zarr_arrays.py`).
+#[test]
+fn chunk_that_is_written_after_the_index_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(folder.path(), 15, true);
+    let (chunk, later) = (folder.path().join("1.0"), folder.path().join("later"));
+    fs::rename(&chunk, &later).unwrap();
+    let open = || open_with("zarr", folder.path(), "dataset.windows = { length = 5 }").unwrap();
+    let before = open();
+    assert_eq!(values(&before, 1), [vec![0; 20]]);
+    assert!(open().report.reused);
+    fs::rename(&later, &chunk).unwrap();
+    let opened = open();
+    assert!(!opened.report.reused);
+    assert_ne!(opened.dataset.fingerprint(), before.dataset.fingerprint());
+    assert_eq!(values(&opened, 1), [rows(5, 10)]);
+    assert!(open().report.reused);
+}
+
+/// Arrays of 11 rows that zarr-python wrote (`fixtures/zarr_arrays.py`).
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/zarr")
+}
+
+/// The blocks of the first chunk of an array that Blosc compressed.
+fn packed_blosc_blocks(array: &Path) -> u32 {
+    let chunk = ["0.0.0", "c/0/0/0"].iter().find_map(|name| fs::read(array.join(name)).ok());
+    let chunk = chunk.unwrap();
+    assert_eq!(chunk[2] & 2, 0, "{}: its bytes are stored as they are", array.display());
+    let number = |at: usize| u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap());
+    number(4).div_ceil(number(8))
 }
 
 #[test]
 fn chunks_of_every_codec_are_what_zarr_python_wrote() {
     let temporary = tempfile::tempdir().unwrap();
-    let mut arrays = 0;
+    let (mut arrays, mut blocks) = (0, 0);
     for store in ["v2.zarr", "v3.zarr"] {
         let mut entries: Vec<_> = fs::read_dir(fixture().join(store))
             .unwrap()
@@ -315,16 +342,23 @@ fn chunks_of_every_codec_are_what_zarr_python_wrote() {
                 assert!(message.contains(codec), "{message}");
                 continue;
             }
+            if name.starts_with("blosc") {
+                blocks += packed_blosc_blocks(&path);
+            }
             let opened = crate::open(&config, OpenOptions::default()).unwrap();
             assert_eq!(opened.dataset.sample_count(), 3, "{name}");
+            let FieldKind::Array { shape, .. } = &opened.dataset.fields()[0].kind else {
+                panic!("{name}")
+            };
+            let row: u64 = shape[1..].iter().product();
             let is_big = name.contains("big");
             for window in 0..3 {
                 // Chunks of the last rows do not exist in one of the arrays; 5 is their fill value.
-                let element = |place: u64| match name.contains("absent") && place >= 36 {
+                let element = |place: u64| match name.contains("absent") && place >= 6 * row {
                     true => 5,
                     false => i32::try_from(7 * place).unwrap(),
                 };
-                let elements = (window * 18..window * 18 + 24).map(element);
+                let elements = (3 * window * row..(3 * window + 4) * row).map(element);
                 let bytes = |element: i32| match is_big {
                     true => element.to_be_bytes(),
                     false => element.to_le_bytes(),
@@ -336,6 +370,7 @@ fn chunks_of_every_codec_are_what_zarr_python_wrote() {
         }
     }
     assert!(arrays >= 14, "{arrays}");
+    assert_eq!(blocks, 1 + 2 + 4 + 1 + 1);
 }
 
 #[test]
@@ -365,4 +400,81 @@ fn window_of_chunks_that_do_not_exist_has_their_fill_value() {
     let opened = open_with("zarr", folder.path(), "dataset.windows = { length = 5 }").unwrap();
     let found: Vec<_> = (0..3).map(|id| values(&opened, id)).collect();
     assert_eq!(found, [[rows(0, 5)], [vec![0; 20]], [rows(10, 15)]]);
+}
+
+#[test]
+fn array_of_a_group_may_be_named_array() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(&folder.path().join("array"), 10, true);
+    write_aged(&folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#);
+    for fields in ["", ", fields = { array = {} }"] {
+        let keys = format!("dataset.windows = {{ length = 4{fields} }}");
+        assert_eq!(values(&open_with("zarr", folder.path(), &keys).unwrap(), 1), [rows(4, 8)]);
+    }
+}
+
+#[test]
+fn bad_chunk_of_by_is_named_and_read_within_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(&folder.path().join("x"), 15, true);
+    write_zarr(&folder.path().join("id"), 15, true);
+    write_aged(&folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#);
+    let keys = "dataset.windows = { length = 1, by = \"id\" }";
+    write_aged(&folder.path().join("id/1.0"), &[7; 4096]);
+    let message = refused("zarr", folder.path(), keys);
+    assert!(message.contains("id/1.0"), "{message}");
+    let mut config = with(&config_for("zarr", folder.path()), keys);
+    config.limits.sample_bytes = 1024;
+    let message = crate::open(&config, OpenOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("id/1.0") && message.contains("sample_bytes"), "{message}");
+}
+
+#[test]
+fn column_of_many_chunks_is_read_in_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(&folder.path().join("x"), 3000, true);
+    write_zarr(&folder.path().join("id"), 3000, true);
+    write_aged(&folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#);
+    let keys = "dataset.windows = { length = 1, by = \"id\" }";
+    let opened = open_with("zarr", folder.path(), keys).unwrap();
+    assert_eq!(opened.dataset.sample_count(), 3000);
+    assert_eq!(values(&opened, 2999), [rows(2999, 3000)]);
+}
+
+#[test]
+fn arrays_of_too_many_chunks_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"{"zarr_format": 2, "shape": [1099511627776], "chunks": [1], "dtype": "<i2", "compressor": null,
+        "fill_value": 0, "order": "C", "filters": null}"#;
+    write_aged(&folder.path().join(".zarray"), text.as_bytes());
+    let message = refused("zarr", folder.path(), PAIRS);
+    assert!(message.contains("at most 1099511627776"), "{message}");
+}
+
+#[test]
+fn extension_is_in_letters_of_either_case() {
+    let folder = tempfile::tempdir().unwrap();
+    write_rows(&folder.path().join("X.NPY"), 0, 4);
+    write_ids(&folder.path().join("episode.NPY"), &[1, 1, 2, 2]);
+    let opened =
+        open_with("npy", folder.path(), "dataset.windows = { length = 2, by = \"episode\" }")
+            .unwrap();
+    assert_eq!(opened.dataset.sample_count(), 2);
+    assert_eq!(values(&opened, 1), [rows(2, 4)]);
+}
+
+#[test]
+fn changed_metadata_are_noticed_also_behind_a_url() {
+    for open in EVERYWHERE {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("data");
+        let config = with(&config_for("zarr", &root), "dataset.windows = { length = 5 }");
+        write_zarr(&root, 5, true);
+        assert_eq!(open(&config, OpenOptions::default()).unwrap().dataset.sample_count(), 1);
+        assert!(open(&config, OpenOptions::default()).unwrap().report.reused);
+        write_zarr(&root, 15, true);
+        let opened = open(&config, OpenOptions::default()).unwrap();
+        assert_eq!(opened.dataset.sample_count(), 3);
+        assert_eq!(values(&opened, 2), [rows(10, 15)]);
+    }
 }

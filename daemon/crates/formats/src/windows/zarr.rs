@@ -31,6 +31,9 @@ const GROUP: &str = ".zgroup";
 /// The most bytes of an array's or a group's metadata, which may be those of all arrays in it.
 const MAX_METADATA_BYTES: u64 = 64 << 20;
 
+/// The most files and chunks of all arrays: their numbers are those of files, whose highest bits have another use.
+const MAX_FILES: u64 = 1 << 40;
+
 /// The format.
 #[derive(Debug)]
 pub(crate) struct ZarrRows;
@@ -45,16 +48,18 @@ pub(crate) struct Chunked {
     before: u64,
 }
 
-/// An array's folder, and whether it is of format 3.
+/// An array.
 struct Node {
     name: String,
+    /// Whether its folder is the root, and not one of its name.
+    is_root: bool,
     is_v3: bool,
 }
 
 impl Node {
     /// The folder, relative to the root.
     fn folder(&self) -> &str {
-        if self.name == ARRAY { "" } else { &self.name }
+        if self.is_root { "" } else { &self.name }
     }
 }
 
@@ -115,13 +120,15 @@ fn metadata(storage: &dyn Storage, path: &[u8]) -> Result<Vec<u8>, DatasetError>
     StoredFile::new(storage, path)?.read_whole(MAX_METADATA_BYTES)
 }
 
-/// The array of a folder, if there is one.
-fn node(storage: &dyn Storage, name: &str, folder: &str) -> Result<Option<Node>, DatasetError> {
-    let Listed { has_v2, has_v3, .. } = listed(storage, folder)?;
-    if has_v3 && is_group(&metadata(storage, &metadata_path(folder, true))?) {
+/// The array of a folder, if there is one. `None`: the root.
+fn node(storage: &dyn Storage, folder: Option<&str>) -> Result<Option<Node>, DatasetError> {
+    let path = folder.unwrap_or("");
+    let Listed { has_v2, has_v3, .. } = listed(storage, path)?;
+    if has_v3 && is_group(&metadata(storage, &metadata_path(path, true))?) {
         return Ok(None);
     }
-    let node = Node { name: name.to_owned(), is_v3: has_v3 };
+    let name = folder.unwrap_or(ARRAY).to_owned();
+    let node = Node { name, is_root: folder.is_none(), is_v3: has_v3 };
     Ok((has_v2 || has_v3).then_some(node))
 }
 
@@ -134,7 +141,7 @@ fn nodes(opening: &Opening<'_, Windows<ZarrRows>>) -> Result<Vec<Node>, DatasetE
             "it has none of {V3}, {V2} and {GROUP}, so it is neither a Zarr array nor a group of them"
         )));
     }
-    if let Some(node) = node(storage, ARRAY, "")? {
+    if let Some(node) = node(storage, None)? {
         return Ok(vec![node]);
     }
     let mut names: Vec<String> = Vec::new();
@@ -143,7 +150,7 @@ fn nodes(opening: &Opening<'_, Windows<ZarrRows>>) -> Result<Vec<Node>, DatasetE
         None => {
             for folder in root.folders {
                 let Ok(name) = String::from_utf8(folder) else { continue };
-                if node(storage, &name, &name)?.is_some() {
+                if node(storage, Some(&name))?.is_some() {
                     names.push(name);
                 }
             }
@@ -155,8 +162,8 @@ fn nodes(opening: &Opening<'_, Windows<ZarrRows>>) -> Result<Vec<Node>, DatasetE
         if nodes.iter().any(|node| node.name == name) {
             continue;
         }
-        let is_folder = is_below(&name) && name != ARRAY && has_folder(storage, &name)?;
-        let found = if is_folder { node(storage, &name, &name)? } else { None };
+        let is_folder = is_below(&name) && has_folder(storage, &name)?;
+        let found = if is_folder { node(storage, Some(&name))? } else { None };
         nodes.push(found.ok_or_else(|| {
             refuse(format!("it has no array {name:?}, which dataset.windows names"))
         })?);
@@ -236,6 +243,13 @@ fn present(rows: &Rows<'_, Chunked>, numbers: Range<u64>) -> impl Iterator<Item 
     })
 }
 
+/// A chunk's file, relative to the root.
+fn chunk_path(folder: &str, array: &ZarrArray, number: u64) -> Vec<u8> {
+    let mut name = Vec::new();
+    Grid(array).append_name(number, &mut name);
+    below(folder.as_bytes(), &name)
+}
+
 /// The size of the elements of a chunk that have the same row.
 fn chunk_row_bytes(array: &ZarrArray) -> u64 {
     array.chunk_bytes() / array.chunk[0]
@@ -283,6 +297,13 @@ impl RowFormat for ZarrRows {
                     limits.inflated_bytes
                 )));
             }
+            let chunks = Grid(&array).chunks();
+            let files = before.saturating_add(chunks).saturating_add(found.files.len() as u64 + 1);
+            if files > MAX_FILES {
+                return Err(file.fault(format!(
+                    "with it the arrays have {files} files, and at most {MAX_FILES} are read; write larger chunks"
+                )));
+            }
             let rows = array.shape[0];
             if found.columns.is_empty() {
                 set.rows = rows;
@@ -295,7 +316,6 @@ impl RowFormat for ZarrRows {
                 )));
             }
             set.pieces.push(stored_chunks(storage, folder, &array)?);
-            let chunks = Grid(&array).chunks();
             let column = Column {
                 name: node.name.clone(),
                 dtype: array.dtype.clone(),
@@ -303,7 +323,7 @@ impl RowFormat for ZarrRows {
                 big_endian: array.big_endian,
                 more: Chunked { folder: folder.to_owned(), array, before },
             };
-            before = before.saturating_add(chunks);
+            before += chunks;
             found.columns.push(column);
             let stamp = file.stamp;
             found.files.push((path, stamp));
@@ -311,6 +331,27 @@ impl RowFormat for ZarrRows {
         }
         found.sets.push(set);
         Ok(found)
+    }
+
+    /// Lists the chunks again: a chunk that was written later would be read as the fill value. Behind a URL a list costs a
+    /// request for each thousand chunks, and is made if the caller compares all files.
+    fn is_complete(
+        index: &WindowIndex,
+        columns: &[Column<Chunked>],
+        opening: &Opening<'_, Windows<Self>>,
+    ) -> Result<bool, DatasetError> {
+        let storage = opening.storage;
+        if storage.remote_root().is_some() && !opening.request.options.compares_files {
+            return Ok(true);
+        }
+        for (place, Column { more: Chunked { array, folder, .. }, .. }) in
+            columns.iter().enumerate()
+        {
+            if !index.pieces_from(0, place, 0).eq(stored_chunks(storage, folder, array)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn locate(rows: Rows<'_, Chunked>, locations: &mut Vec<Location>) {
@@ -337,7 +378,7 @@ impl RowFormat for ZarrRows {
     }
 
     fn values<'a>(rows: Rows<'_, Chunked>, parts: &mut Parts<'a>) -> Result<Cow<'a, [u8]>, Defect> {
-        let Column { name, more: Chunked { array, .. }, .. } = rows.column();
+        let Column { name, more: Chunked { array, folder, .. }, .. } = rows.column();
         let grid = Grid(array);
         let bytes = rows.bytes().unwrap_or(u64::MAX);
         let is_one = rows.rows.start / array.chunk[0] == (rows.rows.end - 1) / array.chunk[0];
@@ -357,7 +398,10 @@ impl RowFormat for ZarrRows {
         let mut buffers = [Vec::new(), Vec::new()];
         for (place, numbers) in grid.of_rows(&rows.rows) {
             for number in present(&rows, numbers) {
-                let named = |Defect(reason)| Defect(format!("`{name}`: {reason}"));
+                let named = |Defect(reason)| {
+                    let path = chunk_path(folder, array, number);
+                    Defect(format!("`{name}`, {}: {reason}", String::from_utf8_lossy(&path)))
+                };
                 let chunk = if array.is_plain() {
                     let Range { start, end } = grid.rows_in(place, &rows.rows);
                     let bytes = parts.take_exact((end - start) * chunk_row_bytes(array), name)?;
@@ -401,10 +445,6 @@ impl RowFormat for ZarrRows {
             return;
         };
         let Chunked { array, folder, before } = &column.more;
-        path.extend_from_slice(folder.as_bytes());
-        if !folder.is_empty() {
-            path.push(b'/');
-        }
-        Grid(array).append_name(number - before, path);
+        path.extend_from_slice(&chunk_path(folder, array, number - before));
     }
 }

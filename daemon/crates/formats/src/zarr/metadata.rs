@@ -216,8 +216,8 @@ impl ZarrArray {
         if !is_whole || chunk.contains(&0) {
             return Err(format!("chunks of {chunk:?} do not fit its shape {shape:?}"));
         }
-        let sides = shape.iter().zip(chunk).map(|(all, side)| all.div_ceil(*side));
-        let chunks = sides.fold(Some(1_u64), |all, side| all?.checked_mul(side));
+        let mut sides = shape.iter().zip(chunk).map(|(all, side)| all.div_ceil(*side));
+        let chunks = sides.try_fold(1_u64, |all, side| all.checked_mul(side));
         let elements = |shape: &[u64]| {
             let all = shape.iter().try_fold(1_u64, |all, side| all.checked_mul(*side));
             all.filter(|all| *all <= 1 << 56)
