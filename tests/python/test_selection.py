@@ -3,11 +3,12 @@
 import itertools
 import json
 import tempfile
+from collections import Counter
 
 import forebay
 import numpy
 import pytest
-from support import FIXTURES, config_of, indices, run_program, write_toml
+from support import FIXTURES, config_of, epochs_of, indices, run_program, write_pictures, write_toml
 
 ROWS = 60
 FRACTIONS = {"train": 0.6, "val": 0.4}
@@ -116,6 +117,40 @@ def test_each_dataset_of_a_mixture_has_its_selection(tmp_path):
     assert first == sorted(2 * GOOD)
     alone = delivered(config(tmp_path, split={**split, "part": "val"}))
     assert second == set(alone)
+
+
+def test_samples_that_a_mixture_leaves_out_are_given_by_id(tmp_path):
+    def of(name, condition):
+        return {"name": name, **table(tmp_path, where=condition), "index": str(tmp_path / f"{name}.index")}
+
+    settings = config_of([of("some", WHERE), of("first", "count < 50")])
+    with forebay.Loader(settings) as loader:
+        # The last of the first dataset, the first of the other one, and the last of all.
+        ids = [ROWS - 1, ROWS, 2 * ROWS - 1]
+        rows = loader.samples(ids)
+        assert rows["index"].tolist() == ids
+        assert rows["dataset"].tolist() == [0, 1, 1]
+        assert rows["count"].tolist() == [ROWS - 1, 0, ROWS - 1]
+        # The daemon goes on.
+        kept = GOOD + [ROWS + row for row in range(50)]
+        assert sorted(indices(loader)) == kept
+
+
+def test_classes_are_alike_among_kept_samples(tmp_path):
+    # Eight pictures of each class, of which eight, six and four are kept.
+    pictures = write_pictures(tmp_path / "pictures", 24, lambda sample: sample // 8, (8, 8, 3))
+    kept = {*range(8), *range(10, 16), *range(16, 20)}
+    settings = config_of(
+        {"format": "image-folder", "path": str(pictures), "where": "label == 0 or name like '%/1_.png'"},
+        [{"op": "decode-image"}, {"op": "resize", "size": [8, 8]}],
+        order={"seed": 3, "epochs": 2, "balance": "label"},
+    )
+    for rows in epochs_of(lambda batch: list(zip(batch["index"].tolist(), batch["label"].tolist())), settings, 2):
+        assert Counter(label for _, label in rows) == {0: 6, 1: 6, 2: 6}
+        assert all(label == sample // 8 for sample, label in rows)
+        found = {sample for sample, _ in rows}
+        # The first class has more samples than draws.
+        assert found <= kept and found >= kept - set(range(8))
 
 
 def test_commands_count_what_is_kept_and_mistakes_point_into_the_condition(tmp_path):

@@ -1,24 +1,27 @@
-//! A daemon under attack, with an honest trainer beside the attackers.
+//! A daemon under attack, with an honest trainer beside the attackers. It has two datasets, of which one has a selection, so
+//! that the rows that attackers ask for may be of either one, and used or not.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::Loader;
+use forebay_synth::ArrayContainer;
 use serde_json::{Value, json};
 
 use super::attack;
 use crate::taken::take_epoch;
-use crate::{Daemon, Taken, TestDir, wait_until};
+use crate::{Daemon, Taken, TestDir, data, wait_until};
 
-/// Samples of the honest trainer's epochs.
-const SAMPLES: u64 = 40;
+/// Samples of each dataset. The honest trainer has no last class of the second one.
+const SAMPLES: u64 = 20;
 /// The honest trainer's time between two epochs.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Attacks a daemon of its own while an honest trainer iterates; gives what the attackers did, and what was left.
 pub fn trial(operations: u64, seed: u64) -> Value {
     let dir = TestDir::new();
-    let config = dir.stack_stream(SAMPLES, "");
+    let config = config(&dir);
     let few = ["--set", "stage.fetch.concurrency=2", "--set", "order.seed=5"];
     let mut daemon = Daemon::serve_with(&dir, &[&config], &few);
     // One session before the count: some descriptors are opened at first use.
@@ -54,6 +57,27 @@ pub fn trial(operations: u64, seed: u64) -> Value {
         "descriptors_left": daemon.descriptors().saturating_sub(descriptors),
         "segments_left": daemon.mapped_segments(),
     })
+}
+
+/// A configuration of two datasets of the same files in four classes.
+fn config(dir: &TestDir) -> PathBuf {
+    data::arrays(&dir.path("data"), ArrayContainer::NpyFiles, SAMPLES);
+    let dataset = |name: &str, keys: &str| {
+        format!(
+            "[[dataset]]\nname = {name:?}\nformat = \"npy\"\npath = {:?}\nindex = {:?}\n{keys}\n",
+            dir.path("data").display(),
+            dir.path(&format!("{name}.index")).display(),
+        )
+    };
+    let text = format!(
+        "cpu.policy = \"normal\"\nbatch.size = 4\n\
+         stage = [{{ name = \"copy\", concurrency = 2, operations = [] }}]\n{}{}",
+        dataset("all", ""),
+        dataset("some", "where = \"label != 3\""),
+    );
+    let path = dir.path("train.toml");
+    std::fs::write(&path, text).unwrap();
+    path
 }
 
 /// The same epochs in peace.

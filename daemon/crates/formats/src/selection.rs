@@ -2,7 +2,7 @@
 //!
 //! A condition's columns are those of the files, if the files are tables; otherwise the dataset's fields, for which samples
 //! are read by several threads ([`pass`]). The sample's name, label, class and size come from the index. The result is saved
-//! beside the index.
+//! beside the index, and a start that finds it reads no file of the dataset.
 
 mod judge;
 mod pass;
@@ -19,9 +19,12 @@ use forebay_dataset::progress::ScanProgress;
 use forebay_dataset::{
     Dataset, FileKey, Selected, file_key, path_beside, read_checked, save_checked,
 };
+use forebay_index::row_index::RowIndex;
+use forebay_index::saved_index::open_file;
+use forebay_index::stored_file::StoredFile;
 use forebay_protocol::ids::SampleId;
 use forebay_select::{Subset, SubsetBuilder};
-use forebay_storage::Storage;
+use forebay_storage::{Storage, StorageError};
 
 use self::judge::Judge;
 
@@ -42,13 +45,15 @@ pub(super) fn select(
     index: Option<&Path>,
     options: OpenOptions<'_>,
 ) -> Result<(Arc<dyn Dataset>, Option<String>), DatasetError> {
-    let Some(judge) = Judge::new(config, dataset.as_ref(), storage)? else {
+    if config.condition.is_none() && config.split.is_none() {
         return Ok((dataset, None));
-    };
-    let saved = Saved::new(config, &judge, dataset.as_ref(), index);
+    }
+    let words = judge::words(config);
+    let saved = Saved::new(config, &words, dataset.as_ref(), index);
     let kept = match saved.as_ref().and_then(|saved| saved.read(dataset.sample_count())) {
         Some(kept) => kept,
         None => {
+            let judge = Judge::new(config, dataset.as_ref(), storage)?;
             let kept = keep(&judge, dataset.as_ref(), storage, options)?;
             if let Some(saved) = &saved {
                 saved.write(&kept, config);
@@ -58,9 +63,8 @@ pub(super) fn select(
     };
     let samples = kept.samples();
     if kept.kept() == 0 {
-        return Err(judge.keeps_none(samples).into());
+        return Err(judge::keeps_none(config, samples).into());
     }
-    let words = judge.words();
     let counted =
         format!("kept {} of {} samples by {words}", grouped(kept.kept()), grouped(samples));
     let selected = Selected::new(dataset, Arc::new(kept), counted.clone());
@@ -78,12 +82,12 @@ impl Saved {
     /// `None`: the index is not saved.
     fn new(
         config: &DatasetConfig,
-        judge: &Judge<'_>,
+        words: &str,
         dataset: &dyn Dataset,
         index: Option<&Path>,
     ) -> Option<Self> {
         let index = index?;
-        let source = format!("{}\0{}", config.condition.as_deref().unwrap_or(""), judge.words());
+        let source = format!("{}\0{words}", config.condition.as_deref().unwrap_or(""));
         let key = file_key(index, &dataset.fingerprint(), &source)?;
         let name = blake3::hash(source.as_bytes()).to_hex();
         let path = path_beside(index, &format!(".selected-{}", &name[..16]));
@@ -144,6 +148,35 @@ fn keep(
         }
     }
     Ok(builder.build())
+}
+
+/// Opens a file to read columns of its indexed rows.
+///
+/// # Errors
+/// The file is not the indexed one, or an error of the storage.
+pub(crate) fn open_indexed<'f>(
+    index: &'f RowIndex,
+    place: usize,
+    files: &'f dyn Storage,
+) -> Result<StoredFile<'f>, DatasetError> {
+    let path = index.manifest_path(place);
+    let file = open_file(files, path)?;
+    let indexed = index.manifest_stamp(place).unwrap_or_default();
+    if file.stamp == indexed {
+        return Ok(file);
+    }
+    let bytes = file.stamp.bytes;
+    let what = match bytes == indexed.bytes {
+        true => format!("its {bytes} bytes have another time or tag (ETag) now"),
+        false => format!("it had {} bytes and has {bytes}", indexed.bytes),
+    };
+    Err(StorageError::Replaced { path: files.full_path(path), what }.into())
+}
+
+/// The error for an indexed file that ends before its last row.
+pub(crate) fn too_few_rows(file: &StoredFile<'_>) -> DatasetError {
+    let remedy = "run `forebay index`, which lists the dataset again";
+    file.fault(format!("it has fewer rows than its index; {remedy}"))
 }
 
 /// A number with commas between its thousands.

@@ -5,15 +5,15 @@
 
 /// How far the sum of fractions may be from 1 and count as 1.
 const ROUNDING: f64 = 1e-9;
-/// 2⁶⁴.
-const WHOLE: f64 = 18_446_744_073_709_551_616.0;
+/// The number of hashes.
+const HASHES: u128 = 1 << 64;
 
 /// Fractions with names, and a seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Split {
     seed: u64,
-    /// Sorted by name: the fraction, and the last hash of the part.
-    parts: Vec<(String, f64, u64)>,
+    /// Sorted by name: the fraction, and the first hash after the part.
+    parts: Vec<(String, f64, u128)>,
 }
 
 /// Why fractions are no split.
@@ -52,10 +52,11 @@ impl Split {
             sum += fraction;
             #[expect(
                 clippy::cast_possible_truncation,
+                clippy::cast_precision_loss,
                 clippy::cast_sign_loss,
-                reason = "saturates"
+                reason = "at least 0, and a fraction of a power of two"
             )]
-            let end = if sum > 1.0 - ROUNDING { u64::MAX } else { (sum * WHOLE) as u64 - 1 };
+            let end = if sum > 1.0 - ROUNDING { HASHES } else { (sum * HASHES as f64) as u128 };
             (name, fraction, end)
         });
         let parts = parts.collect();
@@ -83,7 +84,7 @@ impl Split {
         hasher.update(&self.seed.to_le_bytes());
         hasher.update(key);
         let hash = u64::from_le_bytes(hasher.finalize().as_bytes().as_chunks().0[0]);
-        let place = self.parts.partition_point(|(.., end)| *end < hash);
+        let place = self.parts.partition_point(|(.., end)| *end <= hash.into());
         (place < self.parts.len()).then_some(place)
     }
 
@@ -144,8 +145,13 @@ mod tests {
         assert!((4700..5300).contains(&rest), "{rest}");
         let tenths: Vec<_> = (0..10).map(|part| (part.to_string(), 0.1)).collect();
         let of = Split::new(&tenths, 0).unwrap();
-        assert_eq!(of.parts.last().unwrap().2, u64::MAX);
+        assert_eq!(of.parts.last().unwrap().2, HASHES);
         assert_eq!(split(&[("a", 1.0)], 0).unwrap().part_of(b"x"), Some(0));
+        // A fraction that is smaller than one hash is an empty part.
+        let of = split(&[("a", 1e-20), ("b", 0.5)], 0).unwrap();
+        assert_eq!(of.parts[0].2, 0);
+        assert!(parts(&of, 1000).iter().all(|part| *part != Some(0)));
+        assert!(parts(&of, 1000).contains(&Some(1)));
     }
 
     #[test]

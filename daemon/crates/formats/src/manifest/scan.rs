@@ -14,6 +14,7 @@ use super::tabular::{self, Lines, RowsCallback, Wanted};
 use crate::columns::{ColumnRule, Source, read_rules};
 use crate::fields::rules_text;
 use crate::indexed::{Format, Opening};
+use crate::selection::{open_indexed, too_few_rows};
 use forebay_columnar::Reads;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::{FilesRead, ScanProgress};
@@ -192,7 +193,7 @@ pub(super) fn visit_columns(
             continue;
         }
         let path = index.manifest_path(place);
-        let file = open_file(lists, path)?;
+        let file = open_indexed(index, place, lists)?;
         let wanted = Wanted { columns: Some(&names), rows: None };
         let mut table = open_table(&file, path, lists, wanted, UNREPORTED)?;
         let places = table.take_columns(&names);
@@ -218,7 +219,7 @@ pub(super) fn visit_columns(
             next += 1;
         }
         if next < samples.end {
-            return Err(file.fault("it has fewer rows than its index; start again".to_owned()));
+            return Err(too_few_rows(&file));
         }
     }
     Ok(())

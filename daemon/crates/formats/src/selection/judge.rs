@@ -169,7 +169,7 @@ fn type_of(kind: &FieldKind) -> Result<Type, String> {
 }
 
 impl<'a> Judge<'a> {
-    /// The selection of a configuration; `None`: it has none.
+    /// The selection of a configuration, which has one. Reads the columns that the dataset's files have.
     ///
     /// # Errors
     /// The condition or the split does not fit the dataset, or a file cannot be read.
@@ -177,11 +177,9 @@ impl<'a> Judge<'a> {
         config: &'a DatasetConfig,
         dataset: &'a dyn Dataset,
         storage: &'a dyn Storage,
-    ) -> Result<Option<Self>, DatasetError> {
-        if config.condition.is_none() && config.split.is_none() {
-            return Ok(None);
-        }
-        let first = (dataset.sample_count() > 0).then_some(SampleId(0));
+    ) -> Result<Self, DatasetError> {
+        let samples = dataset.sample_count();
+        let first = (samples > 0).then_some(SampleId(0));
         let has_labels = first.is_some_and(|first| dataset.label(first).is_some());
         let mut known = Known {
             columns: dataset.columns(storage)?,
@@ -205,7 +203,9 @@ impl<'a> Judge<'a> {
                 let place = split.place_of(&keys.part).unwrap_or_default();
                 let by = match &keys.by {
                     None => {
-                        if first.is_some_and(|first| !dataset.append_key(first, &mut Vec::new())) {
+                        let mut key = Vec::new();
+                        let lacks_key = |id| !dataset.append_key(SampleId(id), &mut key);
+                        if samples > 0 && (0..samples).all(lacks_key) {
                             return Err(fail(format!(
                                 " is by the samples' names, and samples of {} ({}) have only numbers, which change with the \
                                  data; set `by` to a column with a name or a group.{}",
@@ -231,15 +231,7 @@ impl<'a> Judge<'a> {
                 Some(Part { split, place, by })
             }
         };
-        Ok(Some(Self {
-            config,
-            dataset,
-            storage,
-            condition,
-            part,
-            origins,
-            columns: known.visited,
-        }))
+        Ok(Self { config, dataset, storage, condition, part, origins, columns: known.visited })
     }
 
     pub(super) fn scratch(&self) -> Scratch {
@@ -256,15 +248,20 @@ impl<'a> Judge<'a> {
         self.origins.iter().any(|origin| matches!(origin, Origin::Field(_) | Origin::Size))
     }
 
-    /// The fields whose values are needed.
+    /// Whether the values of fields are needed.
     pub(super) fn has_fields(&self) -> bool {
         self.origins.iter().any(|origin| matches!(origin, Origin::Field(_)))
+    }
+
+    /// Whether the value of a field is needed.
+    pub(super) fn uses_field(&self, place: usize) -> bool {
+        self.origins.contains(&Origin::Field(place))
     }
 
     /// Whether a sample is used. `given`: the values of the visited columns, or of all fields.
     ///
     /// # Errors
-    /// A value is of another type, or the value that decides the part is null.
+    /// A value is of another type, or the value or the key that decides the part is missing.
     pub(super) fn keeps(
         &self,
         id: SampleId,
@@ -328,7 +325,9 @@ impl<'a> Judge<'a> {
         key.clear();
         match part.by.and_then(|by| values.get(by)) {
             None => {
-                self.dataset.append_key(id, key);
+                if !self.dataset.append_key(id, key) {
+                    return Err(self.lacks_key(id).into());
+                }
             }
             Some(value) => {
                 if !append_group(value, key) {
@@ -360,29 +359,6 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What selects the samples, for users.
-    pub(super) fn words(&self) -> String {
-        let condition = self.config.condition.as_ref().map(|_| "dataset.where".to_owned());
-        let part = self.config.split.as_ref().zip(self.part.as_ref()).map(|(keys, part)| {
-            let by = keys.by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
-            format!("dataset.split ({} of {}{by})", keys.part, part.split.words())
-        });
-        condition.into_iter().chain(part).collect::<Vec<_>>().join(" and ")
-    }
-
-    /// The error for a selection without samples.
-    pub(super) fn keeps_none(&self, samples: u64) -> ConfigError {
-        let own = &self.config.own;
-        let key = if self.condition.is_some() { WHERE } else { SPLIT };
-        let part = match (&self.condition, &self.config.split) {
-            (Some(_), Some(split)) => format!(" in the part \"{}\"", split.part),
-            (None, Some(split)) => format!(": the part \"{}\" is empty", split.part),
-            _ => String::new(),
-        };
-        let message = format!("`{}` keeps none of {samples} samples{part}", own.key_path(key));
-        own.error_at(key, message)
-    }
-
     fn fault(
         &self,
         id: SampleId,
@@ -409,7 +385,7 @@ impl<'a> Judge<'a> {
     pub(super) fn unreadable(&self, id: SampleId, reason: &str) -> ConfigError {
         let name = self.dataset.full_name(self.storage, id);
         let own = &self.config.own;
-        let key = if self.condition.is_some() { WHERE } else { SPLIT };
+        let key = first_key(self.config);
         let message = format!(
             "`{}`: the fields of {} are not known: {reason}; repair the sample, or leave it out of `dataset.ids`",
             own.key_path(key),
@@ -421,6 +397,19 @@ impl<'a> Judge<'a> {
     /// What is read of a sample at most.
     pub(super) const fn limit_bytes(&self) -> u64 {
         self.config.limits.sample_bytes
+    }
+
+    /// The error for a row of a manifest that names no file.
+    fn lacks_key(&self, id: SampleId) -> ConfigError {
+        let name = self.dataset.full_name(self.storage, id);
+        let own = &self.config.own;
+        let message = format!(
+            "`{}` is by the samples' files, and {} names none, so it is in no part; leave such samples out with \
+             `dataset.where`, or set `by` to a column with a name or a group",
+            own.key_path(SPLIT),
+            name.display()
+        );
+        own.error_at(SPLIT, message)
     }
 
     fn lacks_group(&self, id: SampleId) -> ConfigError {
@@ -435,6 +424,34 @@ impl<'a> Judge<'a> {
         );
         own.error_at(SPLIT, message)
     }
+}
+
+/// What selects the samples, for users.
+pub(super) fn words(config: &DatasetConfig) -> String {
+    let condition = config.condition.as_ref().map(|_| "dataset.where".to_owned());
+    let split = config.split.as_ref().and_then(|keys| Some((keys, keys.split().ok()?)));
+    let part = split.map(|(keys, split)| {
+        let by = keys.by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
+        format!("dataset.split ({} of {}{by})", keys.part, split.words())
+    });
+    condition.into_iter().chain(part).collect::<Vec<_>>().join(" and ")
+}
+
+/// The error for a selection without samples.
+pub(super) fn keeps_none(config: &DatasetConfig, samples: u64) -> ConfigError {
+    let key = first_key(config);
+    let part = match (&config.condition, &config.split) {
+        (Some(_), Some(split)) => format!(" in the part \"{}\"", split.part),
+        (None, Some(split)) => format!(": the part \"{}\" is empty", split.part),
+        _ => String::new(),
+    };
+    let message = format!("`{}` keeps none of {samples} samples{part}", config.own.key_path(key));
+    config.own.error_at(key, message)
+}
+
+/// The key of a selection that decides first.
+const fn first_key(config: &DatasetConfig) -> &'static str {
+    if config.condition.is_some() { WHERE } else { SPLIT }
 }
 
 /// Reads a condition, and finds its columns.

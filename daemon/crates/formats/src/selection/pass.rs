@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{ArrayValue, Dataset, FieldValue};
+use forebay_dataset::{ArrayValue, Dataset, Field, FieldValue};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use forebay_select::{Subset, SubsetBuilder, Value};
@@ -60,7 +60,7 @@ pub(super) fn keep(
                     false => judge.keeps(id, &[], &mut scratch)?,
                     true => {
                         let read = reader.read(id, |values| {
-                            let values: Vec<_> = values.iter().map(value_of).collect();
+                            let values = values_of(judge, dataset.fields(), values)?;
                             Ok(judge.keeps(id, &values, &mut scratch))
                         })?;
                         match read {
@@ -113,29 +113,44 @@ pub(super) fn keep(
     Ok(builder.build())
 }
 
+/// The values of all fields; null for those that the selection does not use.
+fn values_of<'v>(
+    judge: &Judge<'_>,
+    fields: &[Field],
+    values: &'v [FieldValue<'_>],
+) -> Result<Vec<Value<'v>>, String> {
+    let value = |(place, value)| match judge.uses_field(place) {
+        false => Ok(Value::Null),
+        true => value_of(value).map_err(|why| match fields.get(place) {
+            Some(field) => format!("`{}` {why}", field.name),
+            None => why,
+        }),
+    };
+    values.iter().enumerate().map(value).collect()
+}
+
 /// A field's value for a condition; null for others than numbers and texts, which a condition cannot name.
-fn value_of<'v>(value: &'v FieldValue<'_>) -> Value<'v> {
-    match value {
+fn value_of<'v>(value: &'v FieldValue<'_>) -> Result<Value<'v>, String> {
+    Ok(match value {
         FieldValue::Integer(value) => Value::Integer(*value),
         FieldValue::Float(value) => Value::Float(*value),
         FieldValue::Text(text) => Value::Text(text),
-        FieldValue::Array(array) if array.shape.is_empty() => number_of(array),
+        FieldValue::Array(array) if array.shape.is_empty() => number_of(array)?,
         _ => Value::Null,
-    }
+    })
 }
 
 /// The value of an array without dimensions.
-fn number_of(array: &ArrayValue<'_>) -> Value<'static> {
+fn number_of(array: &ArrayValue<'_>) -> Result<Value<'static>, String> {
     let mut bytes = array.bytes.to_vec();
     if array.big_endian {
         bytes.reverse();
     }
-    match forebay_columnar::Encoding::number(array.dtype.name(), &bytes) {
-        Ok(forebay_columnar::Number::Integer(value)) if array.dtype == DType::Bool => {
+    Ok(match forebay_columnar::Encoding::number(array.dtype.name(), &bytes)? {
+        forebay_columnar::Number::Integer(value) if array.dtype == DType::Bool => {
             Value::Boolean(value != 0)
         }
-        Ok(forebay_columnar::Number::Integer(value)) => Value::Integer(value),
-        Ok(forebay_columnar::Number::Float(value)) => Value::Float(value),
-        Err(_) => Value::Null,
-    }
+        forebay_columnar::Number::Integer(value) => Value::Integer(value),
+        forebay_columnar::Number::Float(value) => Value::Float(value),
+    })
 }

@@ -15,6 +15,7 @@ use forebay_select::{Type, Value};
 use forebay_storage::Storage;
 
 use super::scan::reads;
+use crate::selection::{open_indexed, too_few_rows};
 
 /// The bytes that are read at once for values that lie in the file one after the other.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -66,14 +67,7 @@ pub(super) fn visit(
         if samples.is_empty() {
             continue;
         }
-        let file = open_file(files, index.manifest_path(place))?;
-        let is_same =
-            |stamp: forebay_storage::version::FileStamp| stamp.object() == file.stamp.object();
-        if !index.manifest_stamp(place).is_some_and(is_same) {
-            return Err(
-                file.fault("it was changed since its rows were indexed; start again".to_owned())
-            );
-        }
+        let file = open_indexed(index, place, files)?;
         let described = (reader.columns)(&file)?;
         let mut own: Vec<_> = columns
             .iter()
@@ -101,7 +95,7 @@ pub(super) fn visit(
         };
         (reader.rows)(&file, columns, reads(files), &mut of_row)?;
         if next < samples.end {
-            return Err(file.fault("it has fewer rows than its index; start again".to_owned()));
+            return Err(too_few_rows(&file));
         }
     }
     Ok(())

@@ -149,12 +149,16 @@ impl Operand {
     }
 }
 
-/// A text as a type.
+/// A text as a type. Rows of JSON have booleans as 1 and 0.
 fn read(text: &str, wanted: Type) -> Option<Value<'_>> {
     let text = text.trim();
     match wanted {
-        Type::Boolean if text.eq_ignore_ascii_case("true") => Some(Value::Boolean(true)),
-        Type::Boolean if text.eq_ignore_ascii_case("false") => Some(Value::Boolean(false)),
+        Type::Boolean if text == "1" || text.eq_ignore_ascii_case("true") => {
+            Some(Value::Boolean(true))
+        }
+        Type::Boolean if text == "0" || text.eq_ignore_ascii_case("false") => {
+            Some(Value::Boolean(false))
+        }
         Type::Boolean => None,
         Type::Number => {
             let integer = text.parse().map(Value::Integer).ok();
