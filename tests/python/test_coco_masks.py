@@ -140,8 +140,8 @@ def test_keypoints_and_masks_follow_a_mirrored_crop(tmp_path):
     ]
     seen = read(path, tmp_path, operations, masks="instances", keypoints=True)
     for row in seen.values():
-        # The crop begins at (10, 5): the first point is on its left edge, the second one outside.
-        assert row["keypoints"].tolist() == [[[0, 0, 0], [0, 0, 0], [40, 14, 2]]]
+        # The crop begins at (10, 5): the first point is in the middle of its first column, the second one outside.
+        assert row["keypoints"].tolist() == [[[0, 0, 0], [0, 0, 0], [39, 15, 2]]]
         assert row["boxes"].tolist() == [[0, 0, 40, 38]]
         # Columns 10 to 20 of the picture are the left half of the crop, and the right half of its mirror image.
         mask = row["mask"][..., 0]

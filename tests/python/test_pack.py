@@ -18,19 +18,23 @@ LAYOUTS = ["tar", "mds", "parquet"]
 SAMPLES = 60
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """Class folders of files of 20 kB, and a configuration that copies them."""
-    folder = tmp_path_factory.mktemp("pack")
+def written_source(folder, last=0):
+    """Class folders of files of 20 kB, the last one longer by so many bytes, and a configuration that copies them."""
     random = numpy.random.default_rng(3)
     for sample in range(SAMPLES):
         path = folder / "data" / ["cat", "dog", "owl"][sample % 3] / f"{sample:03}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\xff\xd8\xff" + random.bytes(20_000 + sample))
+        more = last if sample == SAMPLES - 1 else 0
+        path.write_bytes(b"\xff\xd8\xff" + random.bytes(20_000 + sample + more))
     data = {"format": "image-folder", "path": str(folder / "data")}
     output = {"image": {"ragged": True, "max_bytes": 30_000}}
     config = config_of(data, order={"epochs": 1, "seed": 5}, output=output)
     return write_toml(folder / "train.toml", config)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return written_source(tmp_path_factory.mktemp("pack"))
 
 
 def rows(config):
@@ -79,21 +83,32 @@ def test_kills_at_any_time_end_in_the_same_bytes(source, tmp_path):
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["packed", "whole"]
 
 
-def test_full_disk_is_named_and_the_run_goes_on(source, tmp_path):
+def test_full_disk_is_named_and_the_run_goes_on(tmp_path):
+    source = written_source(tmp_path, last=500_000)
+
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 
     output = tmp_path / "packed"
-    command = [PROGRAM, "pack", str(source), "--to", "tar", "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files, restore_signals=False)
+    # The last shard alone exceeds the limit.
+    arguments = ["pack", str(source), "--to", "tar", "--shard-bytes", "100kB", "--output", str(output)]
+    done = subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, preexec_fn=small_files, restore_signals=False
+    )
     assert done.returncode == 1
-    assert "shard-000000.tar.tmp" in done.stderr and "--shard-bytes" in done.stderr, done.stderr
+    assert ".tar.tmp" in done.stderr and "set a smaller --shard-bytes" in done.stderr, done.stderr
+    complete = {path.name: path.stat() for path in (tmp_path / "packed.partial").glob("*.tar")}
+    assert len(complete) == SAMPLES // 5 - 1
     # Another size of shards is another result.
-    done = pack(source, output)
+    done = run_program(*arguments[:4], "--shard-bytes", "200kB", "--output", output)
     assert (done.returncode, output.exists()) == (1, False) and "another --shard-bytes" in done.stderr, done.stderr
-    assert run_program("pack", source, "--to", "tar", "--output", output).returncode == 0
-    done = run_program("pack", source, "--to", "tar", "--output", output)
+    done = run_program(*arguments)
+    assert done.returncode == 0 and "by an earlier run" in done.stdout, done.stderr
+    for name, before in complete.items():
+        kept = (output / name).stat()
+        assert (kept.st_ino, kept.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), name
+    done = run_program(*arguments)
     assert done.returncode == 1 and "packed exists, and nothing is overwritten" in done.stderr
 
 

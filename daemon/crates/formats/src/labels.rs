@@ -9,6 +9,7 @@ mod voc;
 mod yaml;
 mod yolo;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use forebay_index::row_index::{RowDraft, RowIndex, append_name};
 use forebay_index::saved_index::{SavedIndex, now_seconds, open_file, tell_missing};
 use forebay_index::shard_paths::find_named;
 use forebay_storage::location::{FileId, Location, SampleBytes};
+use forebay_storage::version::FileStamp;
 
 /// The maximal size of a file of labels.
 const MAX_LABEL_BYTES: u64 = 16 << 20;
@@ -110,6 +112,12 @@ impl Pair {
     /// The file that the sample is named by.
     fn name(&self) -> &[u8] {
         self.labels.as_deref().unwrap_or(&self.picture)
+    }
+
+    /// The picture, if its size is in the index and it is not the file that the sample is named by: another picture
+    /// makes a new index.
+    fn measured(&self, plan: &Plan) -> Option<&[u8]> {
+        (plan.needs_sizes && self.labels.is_some()).then_some(self.picture.as_slice())
     }
 }
 
@@ -232,7 +240,9 @@ operations = [
 
     fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
         let plan = K::plan(opening, &found(opening)?)?;
-        let samples = plan.samples.iter().map(|pair| pair.name().to_vec());
+        let samples = plan.samples.iter().flat_map(|pair| {
+            [pair.measured(&plan), Some(pair.name())].into_iter().flatten().map(<[u8]>::to_vec)
+        });
         Ok(plan.lists.iter().cloned().chain(samples).collect())
     }
 
@@ -392,10 +402,17 @@ fn make<K: LabelKind>(
         draft.begin(path, open_file(opening.storage, path)?.stamp);
     }
     let mut listed = request.ids.as_ref().map(Listed::new).transpose()?;
+    let mut places = HashMap::new();
+    for (class, place) in layout.classes.iter().zip(0..) {
+        places.entry(class.as_str()).or_insert(place);
+    }
     let mut empty = 0;
-    for (pair, (objects, stamp)) in plan.samples.iter().zip(rows) {
+    for (pair, (objects, [picture, stamp])) in plan.samples.iter().zip(rows) {
         if request.config.limit.is_some_and(|limit| draft.samples() >= limit) {
             break;
+        }
+        if let Some(path) = pair.measured(&plan) {
+            draft.begin(path, picture);
         }
         draft.begin(pair.name(), stamp);
         if let Some(listed) = &mut listed {
@@ -406,9 +423,8 @@ fn make<K: LabelKind>(
             }
         }
         empty += objects.empty;
-        let cells = layout.cells(pair, &objects).map_err(|reason| DatasetError::BrokenFile {
-            path: opening.storage.full_path(pair.name()),
-            reason,
+        let cells = layout.cells(pair, &objects, &places).map_err(|reason| {
+            DatasetError::BrokenFile { path: opening.storage.full_path(pair.name()), reason }
         })?;
         draft.add(1, cells.iter().map(|cell| Some(cell.as_slice())));
     }
@@ -429,19 +445,22 @@ fn make<K: LabelKind>(
     Ok(draft.build(started_seconds, &rules))
 }
 
-/// A sample's objects, and the stamp of the file that names it.
-type Row = (Objects, forebay_storage::version::FileStamp);
+/// A sample's objects, and the stamps of its picture, if its size was read, and of the file that names it.
+type Row = (Objects, [FileStamp; 2]);
 
 fn read_pair<K: LabelKind>(
     opening: &Opening<'_, Labels<K>>,
     plan: &Plan,
     pair: &Pair,
 ) -> Result<Row, DatasetError> {
-    let size = match plan.needs_sizes {
-        true => Some(size_of(opening.storage, &pair.picture)?),
-        false => None,
-    };
     let file = open_file(opening.storage, pair.name())?;
+    let (size, picture) = match plan.needs_sizes {
+        true => {
+            let (size, stamp) = size_of(opening.storage, &pair.picture)?;
+            (Some(size), stamp)
+        }
+        false => (None, file.stamp),
+    };
     let text = match &pair.labels {
         Some(_) => Some(file.read_whole(MAX_LABEL_BYTES)?),
         None => None,
@@ -450,14 +469,17 @@ fn read_pair<K: LabelKind>(
     let text = text.map_err(|_| file.fault("it is not valid UTF-8".to_owned()))?;
     let objects =
         K::read(plan, text, size).map_err(|(line, message)| file.fault_at(line, message))?;
-    Ok((objects, file.stamp))
+    Ok((objects, [picture, file.stamp]))
 }
 
 /// The bytes at the start of a picture that usually contain its header, and those that nearly always do.
 const HEAD_BYTES: [u64; 2] = [16 << 10, 1 << 20];
 
-/// Height and width of a picture, by its header.
-fn size_of(storage: &dyn forebay_storage::Storage, path: &[u8]) -> Result<[u32; 2], DatasetError> {
+/// Height and width of a picture, by its header, and its stamp.
+fn size_of(
+    storage: &dyn forebay_storage::Storage,
+    path: &[u8],
+) -> Result<([u32; 2], FileStamp), DatasetError> {
     let file = open_file(storage, path)?;
     let mut head = Vec::new();
     let mut reason = String::new();
@@ -465,7 +487,7 @@ fn size_of(storage: &dyn forebay_storage::Storage, path: &[u8]) -> Result<[u32; 
         file.read(0, bytes.min(file.stamp.bytes), &mut head)?;
         let header = forebay_media::decode::Decoders::default().read_header(&head, false, u64::MAX);
         match header {
-            Ok(header) => return Ok([header.size().height, header.size().width]),
+            Ok(header) => return Ok(([header.size().height, header.size().width], file.stamp)),
             Err(defect) => reason = defect.0,
         }
         if file.stamp.bytes <= bytes {
@@ -487,23 +509,24 @@ fn names_of(rows: &[Row]) -> Vec<String> {
 }
 
 impl<K: LabelKind> Labels<K> {
-    /// The cells of a sample.
+    /// The cells of a sample; `places` has the numbers of the classes' names.
     ///
     /// # Errors
     /// A class is none of the configured ones, or there are too many objects for a mask.
-    fn cells(&self, pair: &Pair, objects: &Objects) -> Result<[Vec<u8>; COLUMNS], String> {
+    fn cells(
+        &self,
+        pair: &Pair,
+        objects: &Objects,
+        places: &HashMap<&str, u32>,
+    ) -> Result<[Vec<u8>; COLUMNS], String> {
         let boxes = objects.boxes.iter().flatten().flat_map(|number| number.to_le_bytes());
         let mut numbers = Vec::with_capacity(objects.labels.len());
         for label in &objects.labels {
             numbers.push(match label {
                 Label::Number(number) => *number,
-                Label::Name(name) => {
-                    let place = self.classes.iter().position(|class| class == name);
-                    let place = place.and_then(|place| u32::try_from(place).ok());
-                    place.ok_or_else(|| {
-                        format!("its object {name:?} is none of dataset.class_names")
-                    })?
-                }
+                Label::Name(name) => *places
+                    .get(name.as_str())
+                    .ok_or_else(|| format!("its object {name:?} is none of dataset.class_names"))?,
             });
         }
         let labels = numbers.iter().flat_map(|number| i64::from(*number).to_le_bytes()).collect();

@@ -114,6 +114,11 @@ pub(crate) struct Column {
     pub(crate) stored: Stored,
 }
 
+/// Whether a field has the numbers of the dataset's classes.
+pub(crate) fn is_class(field: &Field) -> bool {
+    field.name == "label" && field.kind == FieldKind::Integer
+}
+
 /// The form of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Stored {

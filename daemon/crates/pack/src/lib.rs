@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_config::Config;
+use forebay_config::{Config, Shuffle};
 use forebay_dataset::Opened;
 use forebay_storage::{Patience, PatientStorage, Storage};
 use serde_json::json;
@@ -36,7 +36,7 @@ pub use self::config_file::CONFIG_FILE;
 pub use self::error::PackError;
 use self::folder::{Place, Unfinished};
 pub use self::layout::{LayoutChoice, words};
-use self::layout::{Stored, TableOf};
+use self::layout::{Stored, TableOf, is_class};
 pub use self::names::Names;
 pub use self::pictures::Recoding;
 use self::reading::Reading;
@@ -125,6 +125,10 @@ pub fn pack(request: &Request<'_>, progress: OnProgress<'_>) -> Result<Packed, P
     let reading = Reading::new(request, storage)?;
     let columns = request.layout.0.columns(dataset.fields()).map_err(PackError::Refused)?;
     let classes = dataset.classes().to_vec();
+    // A form that is not stored, such as a mask of outlines, is named before anything is made.
+    if all > 0 {
+        reading.thread().sample(0)?;
+    }
     let mut table = TableOf { columns, has_names: reading.has_names(), classes };
     let place = Place::open(request.output, &identity(request, &reading))?;
     let result = |folder: &Path, resumed| {
@@ -197,11 +201,19 @@ fn notes(request: &Request<'_>, reading: &Reading<'_>) -> Vec<String> {
             "pictures of `{field}` that were encoded anew are upright RGB, without EXIF data and colour profiles"
         ));
     }
-    if !request.source.dataset.classes().is_empty() && request.layout.0.word() != "parquet" {
-        notes.push(format!(
-            "names of classes are not stored in {}: labels are numbers, and --to parquet keeps the names",
-            request.layout.0.word()
-        ));
+    let dataset = request.source.dataset.as_ref();
+    // Parquet declares the names for a column of one class each.
+    let has_column = dataset.fields().iter().any(is_class);
+    let is_parquet = request.layout.0.word() == "parquet";
+    if !dataset.classes().is_empty() && !(has_column && is_parquet) {
+        let remedy = if has_column { "; --to parquet keeps the names" } else { "" };
+        notes.push(format!("names of classes are not stored, and labels are numbers{remedy}"));
+    }
+    if request.config.order.shuffle == Shuffle::Blocks {
+        notes.push(
+            "order.shuffle = \"blocks\" makes its blocks of the stored files, which are others here: the same seed gives another order"
+                .to_owned(),
+        );
     }
     notes
 }

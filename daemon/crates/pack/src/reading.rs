@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use forebay_dataset::{Dataset, FieldKind, FieldValue, SoundForm};
+use forebay_dataset::mask::is_mask;
+use forebay_dataset::{Dataset, Field, FieldKind, FieldValue, SoundForm};
 use forebay_formats::in_order::Give;
 use forebay_formats::sample_reader::SampleReader;
 use forebay_index::index_file::contents_digest;
 use forebay_protocol::ids::SampleId;
+use forebay_protocol::tensor::DType;
 use forebay_storage::Storage;
 
 use crate::Request;
@@ -29,7 +31,7 @@ pub(crate) struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     /// # Errors
-    /// The options name no field of pictures, or several are there.
+    /// The options name no field of pictures, or several are there, or a field is in pixels of the stored pictures.
     pub(crate) fn new(
         request: &'a Request<'a>,
         storage: &'a dyn Storage,
@@ -72,6 +74,18 @@ impl<'a> Reading<'a> {
                 ));
             }
         };
+        if let Some(recoded) = recoded {
+            let resizes = request.recoding.shorter.is_some();
+            let mut others = fields.iter().enumerate().filter(|(place, _)| *place != recoded);
+            if let Some(reason) = others.find_map(|(_, field)| misfit(field, resizes)) {
+                let options = if resizes { "--resize-shorter" } else { "--jpeg-quality" };
+                return refuse(format!(
+                    "{options} changes the pictures of `{}`, and {reason}; pack without it and resize in a stage, or leave the field \
+                     out in dataset.fields, where the format has that table",
+                    fields[recoded].name
+                ));
+            }
+        }
         Ok(Self { request, storage, recoded })
     }
 
@@ -145,6 +159,29 @@ impl<'a> Reading<'a> {
     }
 }
 
+/// Why a field no longer fits pictures of another size, or ones that were turned upright.
+fn misfit(field: &Field, resizes: bool) -> Option<String> {
+    let name = &field.name;
+    // A shape of the source's rows, or of a whole array where the format does not say that it is ragged.
+    let is_of_points = |kind: &FieldKind, shape: &[u64]| match kind {
+        FieldKind::Array { .. } => matches!(shape, [_, 4] | [_, _, 3]),
+        _ => matches!(shape, [4] | [_, 3]),
+    };
+    match &field.kind {
+        FieldKind::RaggedArray { dtype: DType::F32, row_shape: row }
+        | FieldKind::Array { dtype: DType::F32, shape: row }
+            if is_of_points(&field.kind, row) =>
+        {
+            Some(format!("`{name}` may be boxes or keypoints in their pixels"))
+        }
+        _ if name == "orig_size" => Some(format!("`{name}` is their size")),
+        FieldKind::EncodedImage | FieldKind::EncodedImages if resizes => {
+            Some(format!("`{name}` has pictures, such as masks, that would keep their size"))
+        }
+        _ => None,
+    }
+}
+
 /// See [`Reading::thread`].
 pub(crate) struct Thread<'r, 'a> {
     reading: &'r Reading<'a>,
@@ -159,10 +196,16 @@ impl Thread<'_, '_> {
         let id = reading.dataset().kept_at(number);
         let request = reading.request;
         let most_pixels = request.config.dataset.limits.pixels;
+        let fields = reading.dataset().fields();
+        let mut coded = None;
         let values = reader.read(id, |values| {
             let mut taken = Vec::with_capacity(values.len());
             for (place, value) in values.iter().enumerate() {
                 taken.push(match value {
+                    FieldValue::EncodedImage(file) if is_mask(file) => {
+                        coded = fields.get(place);
+                        return Ok(Vec::new());
+                    }
                     FieldValue::EncodedImage(file) if reading.recoded == Some(place) => {
                         Value::File(recoder.recode(file, request.recoding, most_pixels)?)
                     }
@@ -172,6 +215,13 @@ impl Thread<'_, '_> {
             Ok(taken)
         });
         let values = values?.map_err(|reason| reading.bad(id, reason))?;
+        if let Some(field) = coded {
+            return Err(PackError::Refused(format!(
+                "the field `{}` has masks of outlines, which only Forebay's formats of labels store; leave dataset.masks out, \
+                 or the field in dataset.fields, where the format has that table",
+                field.name
+            )));
+        }
         Ok(Sample { key: reading.key(number), values })
     }
 

@@ -244,14 +244,16 @@ fn texts_numbers_and_names_of_fields_are_kept() {
     }
 }
 
-#[test]
-fn rows_of_boxes_stay_ragged() {
+/// 12 pictures with boxes, and as configured masks.
+fn detection(keys: &str) -> Fixture {
     let pixels = vec![9; 8 * 8 * 3];
     let picture = forebay_media::test_images::jpeg(&pixels, 8, 8, 3);
     let annotations: Vec<_> = (0..12)
         .flat_map(|id| (0..id % 4).map(move |place| (id, place)))
         .map(|(id, place)| {
-            format!(r#"{{"image_id": {id}, "bbox": [{place}, 1, 2.5, 3], "category_id": 3}}"#)
+            format!(
+                r#"{{"image_id": {id}, "bbox": [{place}, 1, 2.5, 3], "category_id": 3, "segmentation": [[0, 0, 5, 0, 5, 5]]}}"#
+            )
         })
         .collect();
     let images: Vec<_> = (0..12)
@@ -266,9 +268,66 @@ fn rows_of_boxes_stay_ragged() {
     let mut sources: Vec<(&str, &[u8])> =
         names.iter().map(|name| (name.as_str(), picture.as_slice())).collect();
     sources.push(("a.json", text.as_bytes()));
+    Fixture::new(&sources, &format!("format = \"coco\"\npath = \"../data/a.json\"\n{keys}"))
+}
+
+#[test]
+fn labels_in_pixels_and_masks_of_outlines_are_not_ruined() {
+    let fixture = detection("");
+    for (recoding, option) in [
+        (Recoding { shorter: Some(4), quality: None }, "--resize-shorter"),
+        (Recoding { shorter: None, quality: Some(50) }, "--jpeg-quality"),
+    ] {
+        let change = |request: &mut Request<'_>| request.recoding = recoding;
+        let error = fixture.pack("tar", change).unwrap_err().to_string();
+        let words = [option, "`boxes` may be boxes or keypoints", "dataset.fields"];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+    let pixels = vec![9; 8 * 8 * 3];
+    let picture = forebay_media::test_images::jpeg(&pixels, 8, 8, 3);
+    let sources: [(&str, &[u8]); 2] =
+        [("a.jpg", &picture), ("rows.jsonl", b"{\"image\": \"a.jpg\", \"mask\": \"a.jpg\"}\n")];
+    let fields = "format = \"manifest\"\npath = \"../data/rows.jsonl\"\n[dataset.fields]\n\
+                  image = { from = \"image\", as = \"image\" }\nmask = { from = \"mask\", as = \"image\" }\n";
+    let pairs = Fixture::new(&sources, fields);
+    let change = |request: &mut Request<'_>| {
+        (request.picture, request.recoding.shorter) = (Some("image"), Some(4));
+    };
+    let error = pairs.pack("tar", change).unwrap_err().to_string();
+    assert!(error.contains("`mask` has pictures") && error.contains("dataset.fields"), "{error}");
     for layout in words() {
-        let fixture = Fixture::new(&sources, "format = \"coco\"\npath = \"../data/a.json\"");
-        round_trip(&fixture, layout, |_| {});
+        let fixture = detection("masks = \"instances\"");
+        let error = fixture.pack(layout, |_| {}).unwrap_err().to_string();
+        assert!(error.contains("`mask` has masks of outlines"), "{error}");
+        assert!(error.contains("leave dataset.masks out"), "{error}");
+        assert!(!fixture.output().with_extension("partial").exists());
+    }
+}
+
+#[test]
+fn a_sample_that_a_layout_cannot_store_is_named() {
+    let dataset = "format = \"manifest\"\npath = \"../data/rows.csv\"\n[dataset.fields]\n\
+                   score = { from = \"score\", as = \"float\" }\n";
+    let fixture = Fixture::new(&[("rows.csv", b"score\n1.5\nNaN\n")], dataset);
+    let error = fixture.pack("tar", |_| {}).unwrap_err().to_string();
+    assert!(error.contains("rows.csv:3: `score` is NaN, which JSON does not have"), "{error}");
+    assert!(error.contains("mend it, or leave it out"), "{error}");
+    for name in ["packed.partial", "packed.packing"] {
+        fs::remove_dir_all(fixture.root.path().join(name)).unwrap();
+    }
+    round_trip(&fixture, "mds", |_| {});
+}
+
+#[test]
+fn rows_of_boxes_stay_ragged() {
+    for layout in words() {
+        let fixture = detection("");
+        let packed = round_trip(&fixture, layout, |_| {});
+        assert!(packed.dataset.classes().is_empty());
+        let (request, _) = fixture.request(layout);
+        let reading = reading::Reading::new(&request, fixture.source.storage.as_ref()).unwrap();
+        let notes = notes(&request, &reading);
+        assert!(notes[0].contains("names of classes are not stored"), "{notes:?}");
         let text = fs::read_to_string(fixture.output().join(CONFIG_FILE)).unwrap();
         assert!(text.contains("boxes = { ragged = true, max_bytes ="), "{text}");
     }

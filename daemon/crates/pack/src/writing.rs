@@ -1,6 +1,7 @@
 //! Writes the samples into shards, in the order of ids.
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 
 use forebay_formats::in_order::{Give, Pass, starts};
@@ -22,6 +23,20 @@ struct Current {
     shard: Box<dyn Shard>,
     path: PathBuf,
     digests: Vec<Digest>,
+}
+
+/// Why a sample is not written.
+enum Unwritten {
+    /// The layout cannot store it.
+    Sample(String),
+    /// The shard cannot be written.
+    Shard(PackError),
+}
+
+impl From<PackError> for Unwritten {
+    fn from(error: PackError) -> Self {
+        Self::Shard(error)
+    }
 }
 
 struct Writer<'a> {
@@ -58,7 +73,11 @@ pub(crate) fn write(
     };
     pass.run(worker, &mut |made: Option<Samples>| {
         for (sample, digest) in made.into_iter().flat_map(|made| made.0) {
-            writer.add(&sample, digest)?;
+            let added = writer.add(&sample, digest);
+            added.map_err(|error| match error {
+                Unwritten::Sample(reason) => reading.bad(dataset.kept_at(done), reason),
+                Unwritten::Shard(error) => error,
+            })?;
             done += 1;
             report(&writer, done)?;
         }
@@ -81,15 +100,22 @@ impl Writer<'_> {
         self.layout.file_name(self.folder.shards.len() as u64)
     }
 
-    fn add(&mut self, sample: &Sample, digest: Digest) -> Result<(), PackError> {
+    fn add(&mut self, sample: &Sample, digest: Digest) -> Result<(), Unwritten> {
         if self.current.is_none() {
             self.current = Some(self.begin()?);
         }
         let Some(current) = &mut self.current else { return Ok(()) };
-        current.shard.add(sample).map_err(PackError::write(&current.path))?;
+        current.shard.add(sample).map_err(|error| match error.kind() {
+            // The layouts' own, by `io::Error::other`; the system's have other kinds.
+            io::ErrorKind::Other => Unwritten::Sample(error.to_string()),
+            _ => Unwritten::Shard(PackError::write(&current.path)(error)),
+        })?;
         current.digests.push(digest);
         let is_full = current.shard.bytes() >= self.shard_bytes;
-        if is_full || current.digests.len() >= SHARD_SAMPLES { self.close() } else { Ok(()) }
+        if is_full || current.digests.len() >= SHARD_SAMPLES {
+            self.close()?;
+        }
+        Ok(())
     }
 
     fn begin(&self) -> Result<Current, PackError> {

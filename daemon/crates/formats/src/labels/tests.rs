@@ -175,6 +175,27 @@ fn yolo_boxes_are_in_pixels_and_polygons_have_masks() {
 }
 
 #[test]
+fn another_picture_beside_the_same_labels_makes_a_new_index() {
+    let made = Made::new(&[
+        ("images/a.png", &picture(40, 20, 1)),
+        ("images/b.png", &picture(40, 20, 1)),
+        ("labels/a.txt", b"0 0.5 0.5 1 1"),
+        ("labels/b.txt", b"0 0.5 0.5 1 1"),
+    ]);
+    let mut config = config_for("yolo", &made.path(""));
+    config.index = Some(made.0.path().join("index"));
+    let read = || {
+        let opened = open(&config, OpenOptions::default()).unwrap();
+        assert_eq!(names(&opened), ["labels/a.txt:1", "labels/b.txt:1"]);
+        [floats(&opened, 0), floats(&opened, 1)].concat()
+    };
+    assert_eq!(read(), [0.0, 0.0, 40.0, 20.0, 0.0, 0.0, 40.0, 20.0]);
+    fs::remove_file(made.path("images/b.png")).unwrap();
+    write_aged(&made.path("images/b.png"), &picture(80, 10, 2));
+    assert_eq!(read(), [0.0, 0.0, 40.0, 20.0, 0.0, 0.0, 80.0, 10.0]);
+}
+
+#[test]
 fn voc_objects_are_read_from_its_folders_and_from_files_beside_pictures() {
     let text = "<?xml version='1.0'?>\n<annotation><size><width>0</width></size><object><name>a &amp; b&#33;</name><part><name>x</name>\
         <bndbox><xmin>7</xmin></bndbox></part><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3.5</xmax><ymax>4</ymax></bndbox>\
@@ -240,6 +261,10 @@ fn broken_labels_are_reported_with_their_file_and_line() {
         ("train: images\nnames: {1: a}\n", "neither a list nor a map"),
         ("train: /data/images\n", "is an absolute path"),
         ("train: other\n", "no pictures are in its \"other\""),
+        (
+            "path: ../datasets/x\ntrain: images\n",
+            "which is read as \"datasets/x/images\" in the folder of the file",
+        ),
         ("val: images\n", "it has no `train`, which dataset.image_set asks for"),
         ("train: images\nkpt_shape: [17, 3]\n", "it is of poses"),
         ("train: images\n\tb: 1\n", "data.yaml:2: it is indented by a tab"),

@@ -4,6 +4,8 @@
 //! Anchors, tags and several documents are refused with their line; blocks of text (`|`, `>`), such as the script of a
 //! download, are skipped.
 
+use std::collections::HashSet;
+
 /// How deep lists and maps may lie within each other.
 const MAX_DEPTH: usize = 16;
 
@@ -129,12 +131,13 @@ impl<'t> Lines<'t> {
             return Ok(Yaml::List(items));
         }
         let mut entries: Vec<(String, Yaml)> = Vec::new();
+        let mut keys = HashSet::new();
         while let Some(line) = self.peek().filter(|line| line.indent == indent) {
             let (number, text) = (line.number, line.text);
             let Some((key, rest)) = key_of(text) else {
                 return Err((number, format!("{text:?} is no key with a value")));
             };
-            if entries.iter().any(|(other, _)| *other == key) {
+            if !keys.insert(key.clone()) {
                 return Err((number, format!("the key {key:?} is there twice")));
             }
             let value = if rest.is_empty() {
@@ -160,12 +163,16 @@ impl<'t> Lines<'t> {
     fn flow(&mut self, number: usize, text: &'t str, depth: usize) -> Result<Yaml, Fault> {
         let mut whole = text.to_owned();
         self.at += 1;
-        while !is_closed(&whole) {
+        let mut open = Open::default();
+        open.add(text);
+        let is_flow = text.starts_with(['[', '{', '"', '\'']);
+        while is_flow && !open.is_closed() {
             let Some(line) = self.peek() else {
                 return Err((number, "a bracket or a quote is never closed".to_owned()));
             };
             whole.push(' ');
             whole.push_str(line.text);
+            open.add(line.text);
             self.at += 1;
         }
         let mut rest = whole.as_str();
@@ -216,21 +223,31 @@ fn key_of(text: &str) -> Option<(String, &str)> {
     Some((text[..colon].trim_end().to_owned(), text[colon + 1..].trim_start()))
 }
 
-/// Whether all brackets and quotes of a text are closed.
-fn is_closed(text: &str) -> bool {
-    let (mut depth, mut quote) = (0_i64, None);
-    let is_flow = text.starts_with(['[', '{', '"', '\'']);
-    for byte in text.bytes() {
-        match (quote, byte) {
-            (Some(open), _) if open == byte => quote = None,
-            (Some(_), _) => {}
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (None, b'[' | b'{') => depth += 1,
-            (None, b']' | b'}') => depth -= 1,
-            _ => {}
+/// What of a text's brackets and quotes is not closed.
+#[derive(Default)]
+struct Open {
+    depth: i64,
+    quote: Option<u8>,
+}
+
+impl Open {
+    /// Follows the next part of the text.
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes() {
+            match (self.quote, byte) {
+                (Some(open), _) if open == byte => self.quote = None,
+                (Some(_), _) => {}
+                (None, b'"' | b'\'') => self.quote = Some(byte),
+                (None, b'[' | b'{') => self.depth += 1,
+                (None, b']' | b'}') => self.depth -= 1,
+                _ => {}
+            }
         }
     }
-    !is_flow || (depth <= 0 && quote.is_none())
+
+    const fn is_closed(&self) -> bool {
+        self.depth <= 0 && self.quote.is_none()
+    }
 }
 
 /// Removes a value from the front of a text; within brackets a comma ends it.
@@ -314,6 +331,25 @@ mod tests {
         assert_eq!(read.get("map"), Some(&map));
         assert_eq!((read.get("download"), read.get("empty")), (Some(&word("")), Some(&word(""))));
         assert_eq!(read.get("last"), Some(&word("it's")));
+    }
+
+    #[test]
+    fn many_classes_are_read_in_time_that_grows_with_the_file() {
+        let count = 21_000;
+        let lines = |line: fn(usize) -> String| (0..count).map(line).collect::<String>();
+        let map = lines(|number| format!("  {number}: class {number}\n"));
+        let list = lines(|number| format!("  'class {number}',\n"));
+        let (map, list) = (format!("names:\n{map}"), format!("names: [\n{list}]\n"));
+        let started = std::time::Instant::now();
+        let Some(Yaml::Map(entries)) = Yaml::read(&map).unwrap().get("names").cloned() else {
+            panic!("no map")
+        };
+        assert_eq!(entries.len(), count);
+        assert_eq!(Yaml::read(&list).unwrap().get("names").unwrap().words().unwrap().len(), count);
+        // Quadratic reading compares half a billion pairs.
+        assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+        let twice = format!("{map}  7: again\n");
+        assert!(Yaml::read(&twice).unwrap_err().1.contains("there twice"));
     }
 
     #[test]

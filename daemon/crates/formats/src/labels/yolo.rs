@@ -22,7 +22,9 @@ use forebay_index::stored_file::StoredFile;
 
 /// The file that lists folders and classes.
 const DATA: &str = "data.yaml";
-/// The maximal size of such a file, and of a list of pictures.
+/// The maximal size of such a file.
+const MAX_DATA_BYTES: u64 = 1 << 20;
+/// The maximal size of a list of pictures.
 const MAX_LIST_BYTES: u64 = 64 << 20;
 /// How far outside of the picture a place may be, in parts of its side: labelling tools round.
 const BEYOND: f64 = 0.01;
@@ -131,7 +133,7 @@ fn read_data(
     file: &StoredFile<'_>,
     set: &str,
 ) -> Result<(Option<Vec<String>>, Vec<String>), DatasetError> {
-    let text = file.read_whole(MAX_LIST_BYTES)?;
+    let text = file.read_whole(MAX_DATA_BYTES)?;
     let text =
         std::str::from_utf8(&text).map_err(|_| file.fault("it is not valid UTF-8".to_owned()))?;
     let data = Yaml::read(text).map_err(|(line, message)| file.fault_at(line, message))?;
@@ -189,7 +191,15 @@ fn pictures_of(
         if !has_extension(&path, &[".txt"]) {
             let own = in_folder(found, &path);
             if own.is_empty() {
-                return Err(data.fault(format!("no pictures are in its {folder:?}")));
+                let remedy = match folder.contains("..") {
+                    true => format!(
+                        ", which is read as {:?} in the folder of the file, since `..` leads out of it; move the file into the \
+                         folder that has them",
+                        String::from_utf8_lossy(&path)
+                    ),
+                    false => String::new(),
+                };
+                return Err(data.fault(format!("no pictures are in its {folder:?}{remedy}")));
             }
             pictures.extend(own);
             continue;

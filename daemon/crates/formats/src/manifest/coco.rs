@@ -160,6 +160,7 @@ operations = [
         Draft { tables: tables.to_owned(), epochs: Epochs::Many, ..Draft::default() }
     }
 
+    /// `middles`: an index in which keypoints were numbers of pixels is another one.
     fn digested(keys: &CocoKeys) -> Result<String, ConfigError> {
         let root = keys.root.clone().unwrap_or_default().to_string_lossy().into_owned();
         let CocoKeys { masks, keypoints, panoptic, .. } = keys;
@@ -168,6 +169,7 @@ operations = [
         }
         let masks = masks.map_or("", Masks::word);
         let panoptic = panoptic.clone().unwrap_or_default();
+        let keypoints = if *keypoints { "middles" } else { "false" };
         Ok(format!("{root}\0{masks}\0{keypoints}\0{}", panoptic.display()))
     }
 

@@ -1,7 +1,8 @@
 //! Masks that formats of labels code ([`forebay_dataset::mask`]): objects' outlines and runs are painted in their order.
 //!
 //! Equal to pycocotools' `decode(frPyObjects(…))`, pixel for pixel. The work and the memory of an outline are bounded by
-//! the image's size before it is followed: `limits.pixels` limits masks as it limits images.
+//! the image's size before it is followed, and so is the number of pixels that all objects set: `limits.pixels` limits
+//! masks as it limits images.
 
 mod outline;
 
@@ -12,6 +13,11 @@ use crate::size::Size;
 use forebay_dataset::Defect;
 use forebay_dataset::mask::{CodedMask, MaskPart, Numbers, is_mask};
 use outline::{Crossings, Effort};
+
+/// How often all objects together may set each pixel, on average.
+const MOST_LAYERS: u64 = 256;
+/// The pixels that may be set beside these in an image of any size.
+const MOST_SMALL: u64 = 1 << 20;
 
 pub(super) const FORMAT: Format = Format {
     begins: is_mask,
@@ -73,7 +79,7 @@ fn decode(
     let mask = open(file)?;
     let count = size.width as usize * size.height as usize;
     let crossings = usize::try_from(most_crossings(mask, size)?).unwrap_or(0);
-    let mut crossings = Crossings::with_capacity(crossings);
+    let mut painter = Painter::new(size, Crossings::with_capacity(crossings));
     let element = element_bytes(form);
     let out = prepare(pixels, count * usize::from(form.channels) * element);
     let painted = match form.channels {
@@ -92,10 +98,8 @@ fn decode(
             })
         };
         match is_wide {
-            true => {
-                paint(part, size, value.to_ne_bytes(), painted.as_chunks_mut().0, &mut crossings)?
-            }
-            false => paint(part, size, narrow()?, painted, &mut crossings)?,
+            true => painter.paint(part, value.to_ne_bytes(), painted.as_chunks_mut().0)?,
+            false => painter.paint(part, narrow()?, painted)?,
         }
     }
     match (form.channels, is_wide) {
@@ -108,28 +112,53 @@ fn decode(
     }
 }
 
-/// Sets the pixels of an object.
-fn paint<T: Copy>(
-    part: MaskPart<'_>,
+/// Sets the pixels of objects, and counts them.
+struct Painter {
     size: Size,
-    value: T,
-    pixels: &mut [T],
-    crossings: &mut Crossings,
-) -> Result<(), Defect> {
-    match part {
-        MaskPart::Outline(points) => {
-            for [start, end] in crossings.of(points, size) {
-                fill(start, end, size, value, pixels);
-            }
-            Ok(())
-        }
-        MaskPart::Runs(lengths) => paint_runs(lengths, size, value, pixels),
+    crossings: Crossings,
+    /// The pixels that may still be set.
+    left: u64,
+}
+
+impl Painter {
+    fn new(size: Size, crossings: Crossings) -> Self {
+        let area = u64::from(size.width) * u64::from(size.height);
+        Self { size, crossings, left: MOST_LAYERS * area + MOST_SMALL }
     }
+
+    /// Sets the pixels of an object.
+    fn paint<T: Copy>(
+        &mut self,
+        part: MaskPart<'_>,
+        value: T,
+        pixels: &mut [T],
+    ) -> Result<(), Defect> {
+        let Self { size, crossings, left } = self;
+        match part {
+            MaskPart::Outline(points) => {
+                for [start, end] in crossings.of(points, *size) {
+                    take(left, start, end)?;
+                    fill(start, end, *size, value, pixels);
+                }
+                Ok(())
+            }
+            MaskPart::Runs(lengths) => paint_runs(lengths, *size, left, value, pixels),
+        }
+    }
+}
+
+/// Subtracts the pixels of a run from those that may still be set.
+fn take(left: &mut u64, start: u32, end: u32) -> Result<(), Defect> {
+    *left = left.checked_sub(end.saturating_sub(start).into()).ok_or_else(|| {
+        defect(format!("its objects cover the image more than {MOST_LAYERS} times"))
+    })?;
+    Ok(())
 }
 
 fn paint_runs<T: Copy>(
     lengths: Numbers<'_>,
     size: Size,
+    left: &mut u64,
     value: T,
     pixels: &mut [T],
 ) -> Result<(), Defect> {
@@ -143,6 +172,7 @@ fn paint_runs<T: Copy>(
         if is_inside {
             // Both are at most the number of pixels, which is a u32.
             let narrow = |place: u64| u32::try_from(place).unwrap_or(u32::MAX);
+            take(left, narrow(at), narrow(end))?;
             fill(narrow(at), narrow(end), size, value, pixels);
         }
         (at, is_inside) = (end, !is_inside);

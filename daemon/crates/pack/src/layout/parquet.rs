@@ -1,8 +1,9 @@
-//! `parquet`: tables of required columns, plainly encoded, for pyarrow, pandas, Polars, DuckDB and `datasets`.
+//! `parquet`: tables, plainly encoded, for pyarrow, pandas, Polars, DuckDB and `datasets`.
 //!
 //! Pictures, sounds, bytes and `.npy` files of arrays are not compressed, so that a reader finds each at a place of its own;
-//! texts are compressed with Snappy in small pages. Hugging Face's declaration in the footer says which columns are
-//! pictures, and the names of classes. The pages of a row group wait in memory until it is written: see [`GROUP_BYTES`].
+//! texts are compressed with Snappy in small pages. Columns are required, but for that of classes: Hugging Face's
+//! declaration in the footer has the classes' names, and `datasets` uses it only for optional columns. The pages of a
+//! row group wait in memory until it is written: see [`GROUP_BYTES`].
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,7 +13,7 @@ use forebay_dataset::Field;
 use serde_json::json;
 
 use super::thrift::{Struct, push_varint};
-use super::{Column, Layout, Shard, Stored, TableOf, columns_by_name, file_of};
+use super::{Column, Layout, Shard, Stored, TableOf, columns_by_name, file_of, is_class};
 use crate::names::KEY;
 use crate::sample::{Sample, Value};
 
@@ -33,6 +34,7 @@ const FLOAT: i32 = 4;
 const DOUBLE: i32 = 5;
 const BYTE_ARRAY: i32 = 6;
 const REQUIRED: i32 = 0;
+const OPTIONAL: i32 = 1;
 const REPEATED: i32 = 2;
 /// Converted types.
 const UTF8: i32 = 0;
@@ -91,30 +93,28 @@ impl Layout for Parquet {
     }
 }
 
-/// Hugging Face's declaration of the columns.
-fn declaration(columns: &[Column], classes: &[String]) -> String {
+/// Hugging Face's declaration of the columns, if there is one of classes: their names. Old versions of `datasets` need all
+/// columns in it.
+fn declaration(columns: &[Column], classes: &[String]) -> Option<String> {
+    if classes.is_empty() || !columns.iter().any(|column| is_class(&column.field)) {
+        return None;
+    }
     let value = |dtype: &str| json!({ "dtype": dtype, "_type": "Value" });
-    let features: serde_json::Map<_, _> = columns
-        .iter()
-        .map(|column| {
-            let feature = match column.stored {
-                Stored::Picture => json!({ "_type": "Image" }),
-                Stored::Pictures => json!([{ "_type": "Image" }]),
-                Stored::Sound(_) => json!({ "_type": "Audio" }),
-                Stored::Text => value("string"),
-                Stored::Integer if !classes.is_empty() && column.field.name == "label" => {
-                    json!({ "names": classes, "_type": "ClassLabel" })
-                }
-                Stored::Integer => value("int64"),
-                Stored::Float => value("float64"),
-                Stored::Float32 => value("float32"),
-                Stored::Bool => value("bool"),
-                Stored::Bytes | Stored::Array | Stored::NumPy => value("binary"),
-            };
-            (column.from[0].clone(), feature)
-        })
-        .collect();
-    json!({ "info": { "features": features } }).to_string()
+    let feature = |column: &Column| match column.stored {
+        Stored::Integer if is_class(&column.field) => {
+            json!({ "names": classes, "_type": "ClassLabel" })
+        }
+        Stored::Integer => value("int64"),
+        Stored::Float => value("float64"),
+        Stored::Float32 => value("float32"),
+        Stored::Bool => value("bool"),
+        Stored::Text => value("string"),
+        Stored::Pictures => json!([value("binary")]),
+        _ => value("binary"),
+    };
+    let features = columns.iter().map(|column| (column.from[0].clone(), feature(column)));
+    let features: serde_json::Map<_, _> = features.collect();
+    Some(json!({ "info": { "features": features } }).to_string())
 }
 
 /// The column of a row group, in complete pages and one that is not.
@@ -193,10 +193,11 @@ impl Chunk {
         page.count += entries;
         self.values += u64::from(entries);
         let most = if column.stored == Stored::Text { TEXT_PAGE_BYTES } else { PAGE_BYTES };
-        if page.bytes() >= most { self.end_page(column.stored) } else { Ok(()) }
+        if page.bytes() >= most { self.end_page(column) } else { Ok(()) }
     }
 
-    fn end_page(&mut self, stored: Stored) -> io::Result<()> {
+    fn end_page(&mut self, column: &Column) -> io::Result<()> {
+        let stored = column.stored;
         let Page { values, count, levels } = std::mem::take(&mut self.page);
         if count == 0 {
             return Ok(());
@@ -205,6 +206,9 @@ impl Chunk {
         if stored == Stored::Pictures {
             push_levels(&mut data, levels.iter().map(|(goes_on, _)| *goes_on));
             push_levels(&mut data, levels.iter().map(|(_, has_value)| *has_value));
+        }
+        if repetition(column) == OPTIONAL {
+            push_levels(&mut data, (0..count).map(|_| true));
         }
         data.extend_from_slice(&values);
         let unpacked = data.len();
@@ -272,29 +276,33 @@ const fn codec(stored: Stored) -> i32 {
     if matches!(stored, Stored::Text) { SNAPPY } else { UNCOMPRESSED }
 }
 
+fn repetition(column: &Column) -> i32 {
+    if is_class(&column.field) { OPTIONAL } else { REQUIRED }
+}
+
 /// The names of the groups of a list and of its elements.
 const LIST_PATH: [&str; 2] = ["list", "element"];
 
 /// The elements of the schema of a column.
 fn schema(column: &Column) -> Vec<Struct> {
     let name = column.from[0].as_str();
-    let (stored, required) = (physical(column.stored), REQUIRED);
+    let (stored, repetition) = (physical(column.stored), repetition(column));
     match column.stored {
         Stored::Pictures => vec![
-            Struct::default().i32(3, required).text(4, name).i32(5, 1).i32(6, CONVERTED_LIST),
+            Struct::default().i32(3, repetition).text(4, name).i32(5, 1).i32(6, CONVERTED_LIST),
             Struct::default().i32(3, REPEATED).text(4, LIST_PATH[0]).i32(5, 1),
-            Struct::default().i32(1, stored).i32(3, required).text(4, LIST_PATH[1]),
+            Struct::default().i32(1, stored).i32(3, repetition).text(4, LIST_PATH[1]),
         ],
         Stored::Text => vec![
             Struct::default()
                 .i32(1, stored)
-                .i32(3, required)
+                .i32(3, repetition)
                 .text(4, name)
                 .i32(6, UTF8)
                 // The logical type of strings is an empty struct.
                 .structure(10, Struct::default().structure(1, Struct::default())),
         ],
-        _ => vec![Struct::default().i32(1, stored).i32(3, required).text(4, name)],
+        _ => vec![Struct::default().i32(1, stored).i32(3, repetition).text(4, name)],
     }
 }
 
@@ -302,7 +310,7 @@ fn schema(column: &Column) -> Vec<Struct> {
 struct Table {
     columns: Vec<Column>,
     chunks: Vec<Chunk>,
-    declaration: String,
+    declaration: Option<String>,
     file: BufWriter<File>,
     written: u64,
     /// The row groups that are written, and the number of rows of each.
@@ -325,7 +333,7 @@ impl Table {
         let mut all = 0;
         let signed = |number: u64| i64::try_from(number).map_err(io::Error::other);
         for (column, chunk) in self.columns.iter().zip(&mut self.chunks) {
-            chunk.end_page(column.stored)?;
+            chunk.end_page(column)?;
             let Chunk { pages, unpacked, values, .. } = std::mem::take(chunk);
             let mut path = vec![column.from[0].as_str()];
             if column.stored == Stored::Pictures {
@@ -382,13 +390,14 @@ impl Shard for Table {
         let mut elements = vec![Struct::default().text(4, "schema").i32(5, count)];
         elements.extend(columns.iter().flat_map(schema));
         let rows: u64 = groups.iter().map(|(_, rows)| rows).sum();
-        let features = Struct::default().text(1, "huggingface").text(2, &declaration);
+        let features =
+            declaration.map(|text| Struct::default().text(1, "huggingface").text(2, &text));
         let footer = Struct::default()
             .i32(1, 1)
             .structures(2, elements)
             .i64(3, i64::try_from(rows).map_err(io::Error::other)?)
             .structures(4, groups.into_iter().map(|(group, _)| group).collect())
-            .structures(5, vec![features])
+            .structures(5, features.into_iter().collect())
             .text(6, concat!("forebay version ", env!("CARGO_PKG_VERSION")))
             .finish();
         file.write_all(&footer)?;

@@ -201,6 +201,12 @@ impl Shard for Archive {
                 (Stored::Integer, Value::Integer(value)) => {
                     (0, value.to_string().into_bytes().into())
                 }
+                (Stored::Float, Value::Float(value)) if !value.is_finite() => {
+                    return Err(io::Error::other(format!(
+                        "`{}` is {value}, which JSON does not have (--to mds and --to parquet store it)",
+                        column.field.name
+                    )));
+                }
                 // The shortest digits that give the same number.
                 (Stored::Float, Value::Float(value)) => (0, value.to_string().into_bytes().into()),
                 (Stored::Picture, Value::File(file)) => (picture(file), file.as_slice().into()),

@@ -16,6 +16,8 @@ use forebay_index::window::Bytes;
 
 const MAX_TOKEN_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: u32 = 256;
+/// The maximal number of keypoints of an object: each object of the file takes as many in the index.
+const MAX_POINTS: usize = 1024;
 
 /// An image in the file.
 #[derive(Debug)]
@@ -267,6 +269,14 @@ struct CategoryRecord {
     name: String,
 }
 
+/// A point at the middle of its pixel, whose number the file has; one that is not labelled stays zeros.
+fn at_middles([x, y, visibility]: [f32; 3]) -> [f32; 3] {
+    match visibility > 0.0 {
+        true => [x + 0.5, y + 0.5, visibility],
+        false => [x, y, visibility],
+    }
+}
+
 impl Parsed {
     fn add_image(&mut self, image: ImageRecord) -> Result<(), String> {
         let Id(id) = image.id;
@@ -305,6 +315,12 @@ impl Parsed {
         self.run_sizes.extend(segmentation.size.map(|size| (place, size)));
         let points = keypoints.map_or_else(Vec::new, |points| points.0);
         if !points.is_empty() {
+            if points.len() > 3 * MAX_POINTS {
+                return Err(format!(
+                    "an annotation has {} keypoints, and an object has at most {MAX_POINTS}",
+                    points.len() / 3
+                ));
+            }
             if self.points_each == 0 {
                 self.points_each = points.len() / 3;
             }
@@ -319,7 +335,7 @@ impl Parsed {
                 return Err("a keypoint has a number that float32 does not hold".to_owned());
             }
         }
-        self.points.extend_from_slice(&points);
+        self.points.extend(points.as_chunks::<3>().0.iter().copied().flat_map(at_middles));
         let ends = (self.parts.len(), self.points.len());
         if let Some(annotation) = self.annotations.last_mut() {
             (annotation.parts_end, annotation.points_end) = ends;

@@ -132,6 +132,16 @@ fn mask_values(opened: &Opened, id: u64) -> Vec<u16> {
     mask.objects().map(|object| object.unwrap().0).collect()
 }
 
+/// The numbers of a sample's field.
+fn floats(opened: &Opened, id: u64, field: &str) -> Vec<f32> {
+    let mut values = Vec::new();
+    let bytes = forebay_storage::location::SampleBytes::new(b"picture", &[7]);
+    opened.dataset.read(forebay_protocol::ids::SampleId(id), bytes, &mut values).unwrap();
+    let place = opened.dataset.fields().iter().position(|one| one.name == field).unwrap();
+    let forebay_dataset::FieldValue::Array(array) = &values[place] else { panic!() };
+    array.bytes.as_chunks().0.iter().map(|number| f32::from_le_bytes(*number)).collect()
+}
+
 #[test]
 fn masks_have_the_numbers_of_categories_or_of_instances() {
     let (_made, opened) = objects("dataset.masks = \"categories\"\n");
@@ -147,6 +157,9 @@ fn masks_have_the_numbers_of_categories_or_of_instances() {
         ["image", "boxes", "labels", "image_id", "orig_size", "mask", "instances", "keypoints"];
     assert_eq!(fields, expected);
     assert_eq!(sample(&opened, 0).unwrap()[6..], ["I64 [2]", "F32 [2, 2, 3]"]);
+    // The middles of pixels; what is not labelled stays zeros.
+    let points = floats(&opened, 0, "keypoints");
+    assert_eq!(points, [1.5, 2.5, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     let most = [1, 2, 6, 7].map(|field| opened.dataset.max_row_bytes(field));
     assert_eq!(most, [Some(32), Some(16), Some(16), Some(48)]);
     let (_made, plain) = objects("");
@@ -183,6 +196,13 @@ fn what_masks_keypoints_and_segments_need_is_named() {
     let message = refusal(&more, points);
     assert!(
         message.contains("has 3 numbers as keypoints, and the first one with keypoints has 6"),
+        "{message}"
+    );
+    let many = format!("\"keypoints\": [{}]", vec!["1, 2, 2"; 1025].join(", "));
+    let message = refusal(&OBJECTS.replace("\"keypoints\": [1, 2, 2, 0, 0, 0]", &many), points);
+    assert!(
+        message.contains("a.json:5: column")
+            && message.contains("1025 keypoints, and an object has at most 1024"),
         "{message}"
     );
     let message = refusal(OBJECTS, "dataset.panoptic = \"/x\"\n");

@@ -123,6 +123,15 @@ fn what_cannot_be_painted_is_refused_before_memory_is_taken() {
         let error = pixels(&file, GREY).unwrap_err();
         assert!(error.0.contains(reason), "{reason}: {error}");
     }
+    // A few bytes that would set each pixel a thousand times.
+    let mut layers = MaskDraft::new(1024, 1024);
+    let mut whole = Vec::new();
+    push_runs(&[0, 1 << 20], &mut whole);
+    (0..1000).for_each(|_| layers.add(1, &whole));
+    let file_of_layers = layers.into_bytes();
+    assert!(file_of_layers.len() < 10_000);
+    let error = pixels(&file_of_layers, GREY).unwrap_err();
+    assert!(error.0.contains("cover the image more than 256 times"), "{error}");
     // The estimate covers what following an outline takes.
     let whole = file(64, 64, &outline(&[0.0, 0.0, 64.0, 0.0, 64.0, 64.0]));
     let size = Size { width: 64, height: 64 };
