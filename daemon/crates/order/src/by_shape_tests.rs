@@ -162,7 +162,8 @@ fn substitutes_have_the_shape_of_the_sample() {
     for bad in 0..90 {
         for attempt in 0..3 {
             let bad = forebay_protocol::ids::SampleId(bad);
-            let found = selection.substitute_by_length(None, 3, 0, bad, attempt, (&by_shape, 2)).unwrap();
+            let found =
+                selection.substitute_by_length(None, 3, 0, bad, attempt, (&by_shape, 2)).unwrap();
             assert_eq!(by_shape.length(found.0), by_shape.length(bad.0));
             assert_ne!(found, bad);
         }
