@@ -88,13 +88,13 @@ def test_masks_are_those_that_pycocotools_decodes(tmp_path):
     assert len(seen) == len(images)
     for annotation in annotations:
         shape = annotation["segmentation"]
-        packed = tools.frPyObjects(shape, 30, 40)
+        packed = shape
         if isinstance(shape, list):
-            packed = tools.merge(packed)
-        elif isinstance(shape["counts"], str):
-            packed = shape
+            packed = tools.merge(tools.frPyObjects(shape, 30, 40))
+        elif isinstance(shape["counts"], list):
+            packed = tools.frPyObjects(shape, 30, 40)
         mask = seen[annotation["image_id"]]["mask"]
-        assert numpy.array_equal(mask[..., 0], tools.decode(packed)), annotation
+        assert numpy.array_equal(mask[0], tools.decode(packed)), annotation
 
 
 def test_runs_are_painted_in_their_order_as_instances_and_as_categories(tmp_path):
@@ -118,8 +118,8 @@ def test_runs_are_painted_in_their_order_as_instances_and_as_categories(tmp_path
             expected["categories"][inside] = LABELS[one["category_id"]] + 1
         for name, rows in (("instances", instances), ("categories", categories)):
             mask = rows[image["id"]]["mask"]
-            assert mask.shape == (30, 40, 1)
-            assert numpy.array_equal(mask[..., 0], expected[name].reshape(40, 30).T), (image, name)
+            assert mask.shape == (1, 30, 40)
+            assert numpy.array_equal(mask[0], expected[name].reshape(40, 30).T), (image, name)
         assert instances[image["id"]]["instances"].tolist() == [1, 2, 3, 4]
 
 
@@ -144,7 +144,7 @@ def test_keypoints_and_masks_follow_a_mirrored_crop(tmp_path):
         assert row["keypoints"].tolist() == [[[0, 0, 0], [0, 0, 0], [39, 15, 2]]]
         assert row["boxes"].tolist() == [[0, 0, 40, 38]]
         # Columns 10 to 20 of the picture are the left half of the crop, and the right half of its mirror image.
-        mask = row["mask"][..., 0]
+        mask = row["mask"][0]
         assert mask[:, 20:].all() and not mask[:, :20].any()
 
 
@@ -180,6 +180,6 @@ def test_panoptic_ids_become_the_numbers_of_segments_and_of_categories(tmp_path)
         assert row["crowd"].tolist() == [0, 0, 0, 0, 1]
         labels = [LABELS[one["category_id"]] for one in segments]
         assert row["labels"].tolist() == labels
-        assert numpy.array_equal(row["segments"][..., 0], maps[image])
+        assert numpy.array_equal(row["segments"][0], maps[image])
         expected = numpy.array([0, *(label + 1 for label in labels)])[maps[image]]
-        assert numpy.array_equal(semantic[image]["segments"][..., 0], expected)
+        assert numpy.array_equal(semantic[image]["segments"][0], expected)

@@ -62,7 +62,7 @@ def test_voc_has_the_boxes_of_its_files_and_the_indices_of_its_masks(tmp_path):
         assert row["labels"].tolist() == [sorted(names).index(one[0]) for one in objects]
         assert row["difficult"].tolist() == [one[1] for one in objects]
         assert row["orig_size"].tolist() == [HEIGHT, WIDTH]
-        assert numpy.array_equal(row["mask"][..., 0], levels)
+        assert numpy.array_equal(row["mask"][0], levels)
 
 
 def test_yolo_has_boxes_in_pixels_and_masks_of_its_polygons(tmp_path):
@@ -77,7 +77,7 @@ def test_yolo_has_boxes_in_pixels_and_masks_of_its_polygons(tmp_path):
             (root / "labels" / "train" / f"{number}.txt").write_text(text)
     seen = rows(tmp_path, format="yolo", path=str(root / "data.yaml"), masks="categories")
     for number, row in seen.items():
-        mask = row["mask"][..., 0]
+        mask = row["mask"][0]
         assert row["orig_size"].tolist() == [HEIGHT, WIDTH]
         if number % 3 == 0:
             assert row["boxes"].shape == (0, 4) and not mask.any()

@@ -70,8 +70,9 @@ def test_run_that_is_resumed_goes_on_at_the_next_window(tmp_path, episodes):
     toml = config(tmp_path, KEYS)
     whole = digests(toml)
     with forebay.Loader(toml) as loader:
+        batches = iter(loader)
         for _ in range(3):
-            next(iter(loader))
+            next(batches)
         state = loader.state_dict()
     assert digests(toml, state=state) == whole[3:]
     # At another world size, each window that is left comes once.
@@ -89,10 +90,11 @@ def test_zarr_arrays_of_its_own_writer(tmp_path):
     zarr = pytest.importorskip("zarr")
     values = numpy.random.default_rng(1).normal(size=(100, 9, 5)).astype("<f4")
     for version in (2, 3):
-        store = tmp_path / f"{version}.zarr"
+        folder = tmp_path / str(version)
+        store = folder / "of.zarr"
         array = zarr.create_array(store, shape=values.shape, chunks=(16, 4, 5), dtype="<f4", zarr_format=version)
         array[:] = values
-        toml = config(tmp_path, "length = 20\nstride = 7", kind="auto", path=store.name)
+        toml = config(folder, "length = 20\nstride = 7", kind="auto", path=store.name)
         with forebay.Loader(toml) as loader:
             found = rows_of(loader)
         assert len(found) == 12
