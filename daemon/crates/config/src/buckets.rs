@@ -161,7 +161,6 @@ pub(crate) fn check(batch: &BatchConfig, section: &Section) -> Result<(), Config
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::Config;
     use crate::testing::read;
 

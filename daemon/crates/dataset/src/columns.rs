@@ -18,15 +18,19 @@ pub struct FileColumn {
 /// Receives a sample and its values of the requested columns.
 pub type VisitColumns<'v> = &'v mut dyn FnMut(SampleId, &[Value<'_>]) -> Result<(), DatasetError>;
 
+/// Samples share blocks of bytes, so none has a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoSize;
+
 /// The bytes of a sample as the index has them.
 ///
 /// # Errors
-/// Samples share blocks of bytes, so none has a size. Otherwise `None`: its files must be asked.
+/// See [`NoSize`]. Otherwise `None`: its files must be asked.
 pub fn stored_size(
     dataset: &dyn Dataset,
     id: SampleId,
     locations: &mut Vec<Location>,
-) -> Result<Option<u64>, ()> {
+) -> Result<Option<u64>, NoSize> {
     locations.clear();
     dataset.locate(id, locations);
     let mut size = 0_u64;
@@ -37,7 +41,7 @@ pub fn stored_size(
                 stamp.bytes.checked_sub(location.range.offset)
             }),
             Unit::Packed(part) => Some(part.length.into()),
-            Unit::Block(_) => return Err(()),
+            Unit::Block(_) => return Err(NoSize),
         };
         let Some(length) = length else { return Ok(None) };
         size = size.saturating_add(length);

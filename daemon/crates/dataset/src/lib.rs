@@ -31,7 +31,7 @@ mod weights;
 pub use beside_index::{FileKey, file_key, open_beside, path_beside, read_checked, save_checked};
 pub use blocks::{PageBytes, SampleBlocks};
 pub use classes::ClassSummary;
-pub use columns::{FileColumn, VisitColumns, stored_size};
+pub use columns::{FileColumn, NoSize, VisitColumns, stored_size};
 pub use description::Description;
 pub use error::DatasetError;
 pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};

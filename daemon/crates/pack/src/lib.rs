@@ -205,7 +205,8 @@ fn notes(request: &Request<'_>, reading: &Reading<'_>) -> Vec<String> {
     // Parquet declares the names for a column of one class each.
     let has_column = dataset.fields().iter().any(is_class);
     let is_parquet = request.layout.0.word() == "parquet";
-    if !dataset.classes().is_empty() && !(has_column && is_parquet) {
+    let are_names_kept = has_column && is_parquet;
+    if !dataset.classes().is_empty() && !are_names_kept {
         let remedy = if has_column { "; --to parquet keeps the names" } else { "" };
         notes.push(format!("names of classes are not stored, and labels are numbers{remedy}"));
     }

@@ -14,7 +14,7 @@ pub(crate) use shapes::buckets_of_sample;
 use std::sync::Arc;
 
 use forebay_config::{Config, LengthSource, LengthUnit, OnBadSample, OnUnreadable, TooLong};
-use forebay_dataset::{Dataset, Field, FieldKind, OpenOptions, Opened, stored_size};
+use forebay_dataset::{Dataset, Field, FieldKind, NoSize, OpenOptions, Opened, stored_size};
 use forebay_keys::{ConfigError, nearest};
 use forebay_order::{ByLength, Selection};
 use forebay_protocol::ids::SampleId;
@@ -252,7 +252,7 @@ fn stored_sizes(config: &Config, dataset: &dyn Dataset) -> Result<Option<Vec<u32
         match stored_size(dataset, SampleId(id), &mut locations) {
             Ok(Some(size)) => sizes.push(as_length(size)),
             Ok(None) => return Ok(None),
-            Err(()) => {
+            Err(NoSize) => {
                 let message = format!(
                     "`batch.budget` of bytes: samples of {} ({}) share blocks of bytes, so none has a size; set \
                      `batch.length` to a field, with a budget of tokens, seconds or pixels",

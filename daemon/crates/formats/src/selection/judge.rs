@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use forebay_config::DatasetConfig;
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{Dataset, Field, FieldKind, FileColumn, stored_size};
+use forebay_dataset::{Dataset, Field, FieldKind, FileColumn, NoSize, stored_size};
 use forebay_keys::{ConfigError, nearest};
 use forebay_protocol::ids::SampleId;
 use forebay_select::expression::Fault;
@@ -348,7 +348,7 @@ impl<'a> Judge<'a> {
         match stored_size(self.dataset, id, locations) {
             Ok(Some(size)) => Ok(size),
             Ok(None) => Ok(self.storage.open_all(self.dataset, locations, u64::MAX, opened)?),
-            Err(()) => {
+            Err(NoSize) => {
                 let message = format!(
                     "`{}`: samples of {} share blocks of bytes with `order.shuffle = \"blocks\"`, so none has a `size`",
                     self.config.own.key_path(WHERE),

@@ -54,7 +54,7 @@ pub(super) fn keep(
             }
             let first = chunk * SAMPLES_AT_ONCE;
             let ids = first..samples.min(first + SAMPLES_AT_ONCE);
-            let mut kept = Vec::with_capacity(SAMPLES_AT_ONCE as usize);
+            let mut kept = Vec::new();
             for id in ids.map(SampleId) {
                 let is_kept = match judge.has_fields() {
                     false => judge.keeps(id, &[], &mut scratch)?,

@@ -4,9 +4,7 @@ use std::path::{Path, PathBuf};
 use forebay_keys::Section;
 
 use crate::conformance::{self, Format};
-use crate::testing::{
-    EVERYWHERE, Opener, config_for, names, own_key, own_keys, sample, write_aged,
-};
+use crate::testing::{EVERYWHERE, config_for, names, own_key, own_keys, sample, write_aged};
 use crate::{open, recognize};
 use forebay_config::DatasetConfig;
 use forebay_dataset::{DatasetError, FieldKind, OpenOptions, Opened};
@@ -97,11 +95,12 @@ fn conforming_segments(root: &Path, count: usize) -> PathBuf {
 
 #[test]
 fn masks_keypoints_and_segments_conform() {
-    let makes: [(Opener, fn(&Path, usize) -> PathBuf); 2] =
-        [(open_objects, conforming_objects), (open_segments, conforming_segments)];
-    for (open, make) in makes {
-        let (has_names, refuses_cuts) = (true, false);
-        conformance::run(&Format { open, name: "coco", make, has_names, refuses_cuts });
+    let format =
+        |open, make| Format { open, name: "coco", make, has_names: true, refuses_cuts: false };
+    for format in
+        [format(open_objects, conforming_objects), format(open_segments, conforming_segments)]
+    {
+        conformance::run(&format);
     }
 }
 
