@@ -71,7 +71,7 @@ class TestHiddenProcesses:
         tmp_path.chmod(0o755)
         for folder in tmp_path.parents:
             # The folders of pytest are for its own user alone.
-            if folder.name.startswith("pytest-") and folder.owner() == "root":
+            if folder.name.startswith(("pytest-", "popen-")) and folder.owner() == "root":
                 folder.chmod(folder.stat().st_mode | 0o011)
         packages = [str(Path(package.__file__).parent.parent) for package in (forebay, numpy)]
         path = os.pathsep.join([str(tmp_path), *packages])

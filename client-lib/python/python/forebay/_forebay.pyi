@@ -16,7 +16,9 @@ class Terms(TypedDict):
     # Whether batches are by length: epochs then differ in their number of batches.
     by_length: bool
     epochs: int | None
+    # Of the dataset, and those of them that its selection uses.
     samples: int
+    selected: int
     hold: int
     # What the ranks of a job must share.
     identity: str
