@@ -219,16 +219,18 @@ fn keypoints_follow_as_the_corners_of_their_boxes() {
     let fields = r#"fields = ["image", "mask", "boxes", "points"]"#;
     let output =
         RAGGED.lines().next().unwrap().to_owned() + "\npoints = { ragged = true, max_bytes = 64 }";
-    let mirrored = |name: &str| format!(r#"{{ op = "{name}", keypoint_pairs = [], {fields} }}"#);
     let plain = |rest: &str| format!("{{ op = {rest}, {fields} }}");
+    // What leaves the size as it is comes after what sets it.
+    let resized =
+        |rest: &str| format!("{}, {}", plain(r#""resize", size = [70, 90]"#), plain(rest));
     let (mut whole, mut gone) = (0, 0);
     for operation in [
         plain(r#""random-resized-crop", size = [40, 30]"#),
         plain(r#""random-crop", size = [100, 140]"#),
         plain(r#""resize", size = [33, 77]"#),
-        plain(r#""pad", padding = [1, 2, 3, 4]"#),
-        mirrored("random-horizontal-flip"),
-        mirrored("random-vertical-flip"),
+        resized(r#""pad", padding = [1, 2, 3, 4]"#),
+        resized(r#""random-horizontal-flip", keypoint_pairs = []"#),
+        resized(r#""random-vertical-flip", keypoint_pairs = []"#),
     ] {
         let config = plain_config(&one_stage(&format!("{DECODE}, {operation}"), &output));
         for sample in 0..40 {
