@@ -1,4 +1,4 @@
-//! Draws by class and batches by group: the kind of `order.group`, and the checks of both keys.
+//! The keys `order.balance` and `order.group`: the type of the second, and what neither can be combined with.
 
 use std::num::NonZeroU32;
 

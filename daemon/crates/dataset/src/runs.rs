@@ -109,7 +109,7 @@ pub fn in_blocks(dataset: Arc<dyn Dataset>, limit_bytes: u64) -> Arc<dyn Dataset
 }
 
 /// Blocks for an order in blocks of samples that can be read individually: neighbours in a file, of which most blocks
-/// have several. `None`: the samples do not lie together in files, or the format has blocks of its own. Scans the whole
+/// have several. `None`: too few neighbours are in one file, or samples of the format share blocks already. Scans the whole
 /// index.
 pub fn blocks_of_neighbours(dataset: &dyn Dataset) -> Option<SampleBlocks> {
     if !has_own_places(dataset) {

@@ -1,4 +1,4 @@
-//! Pictures that are made smaller, or compressed anew: decoded and turned upright, resized, encoded as JPEG.
+//! Re-encodes pictures: decodes them, turns them upright, resizes them, and encodes them as JPEG.
 //!
 //! A new file has no EXIF data and no colour profile. A picture that needs no change keeps its file.
 

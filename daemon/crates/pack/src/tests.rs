@@ -12,7 +12,7 @@ use forebay_formats::testing::{npy_bytes, npz_bytes};
 
 use super::*;
 
-/// A folder for a source, a result and the indexes of both.
+/// A temporary folder with a source, its packed result, and an index of each.
 struct Fixture {
     root: tempfile::TempDir,
     config: Config,

@@ -1,6 +1,6 @@
 //! `parquet`: tables, plainly encoded, for pyarrow, pandas, Polars, DuckDB and `datasets`.
 //!
-//! Pictures, sounds, bytes and `.npy` files of arrays are not compressed, so that a reader finds each at a place of its own;
+//! Pictures, sounds, bytes and `.npy` files of arrays are not compressed, so that a reader can locate each by its offset;
 //! texts are compressed with Snappy in small pages. Columns are required, but for that of classes: Hugging Face's
 //! declaration in the footer has the classes' names, and `datasets` uses it only for optional columns. The pages of a
 //! row group wait in memory until it is written: see [`GROUP_BYTES`].

@@ -99,7 +99,7 @@ fn follow(from: [i32; 2], to: [i32; 2], mut visit: impl FnMut([i32; 2])) {
     }
 }
 
-/// The pixel below which the inside begins or ends, if the middle of a column lies between two steps.
+/// The row at which the outline crosses the middle of a column, if it does so between two steps.
 fn crossing(last: [i32; 2], place: [i32; 2], size: Size) -> Option<u32> {
     let left = if place[0] < last[0] { place[0] } else { place[0] - 1 };
     if left.rem_euclid(STEPS_PER_PIXEL) != MIDDLE {
