@@ -53,7 +53,7 @@ class Validation(DataLoader[Any]):
                 "`batch.size`"
             )
         # Keras takes the length of whatever has a dataset with a length.
-        super().__init__(loader, batch_size=None)  # type: ignore[arg-type]
+        super().__init__(loader, batch_size=None)  # type: ignore[arg-type, unused-ignore]
         self.loader, self._to_batch = loader, to_batch
 
     def __len__(self) -> int:
