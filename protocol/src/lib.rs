@@ -20,6 +20,7 @@
 mod aligned_mapping;
 #[cfg(not(loom))]
 pub mod clock;
+pub mod counted;
 pub mod cuts;
 mod dtype;
 pub mod finish;

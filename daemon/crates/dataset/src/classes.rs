@@ -1,5 +1,6 @@
 //! A summary of the classes, for a user to check.
 
+use forebay_protocol::counted::counted;
 use std::fmt;
 
 /// The number of classes, the first and the last one, and, if the index has the labels, the smallest and the largest
@@ -24,6 +25,17 @@ impl ClassSummary {
         let (first, last) = (shown(names.first()?), shown(names.last()?));
         Some(Self { count: names.len(), first, last, sizes: None })
     }
+
+    /// Summarizes the names and the number of samples of each, in label order; `None` if there are none.
+    #[must_use]
+    pub fn of_counts(names: &[String], counts: &[u64]) -> Option<Self> {
+        let named = || counts.iter().copied().zip(names);
+        let least = named().min_by_key(|(samples, _)| *samples)?;
+        // Reversed, because `max_by_key` returns the last of equal elements.
+        let greatest = named().rev().max_by_key(|(samples, _)| *samples)?;
+        let sizes = [least, greatest].map(|(samples, name)| (samples, shown(name)));
+        Some(Self { sizes: Some(sizes), ..Self::of_names(names)? })
+    }
 }
 
 impl fmt::Display for ClassSummary {
@@ -37,7 +49,7 @@ impl fmt::Display for ClassSummary {
         formatter.write_str(", of ")?;
         if least.0 == greatest.0 {
             let each = if *count == 1 { "" } else { " each" };
-            return write!(formatter, "{} samples{each}", least.0);
+            return write!(formatter, "{}{each}", counted(least.0, "sample"));
         }
         write!(formatter, "{} ({}) to {} ({}) samples", least.0, least.1, greatest.0, greatest.1)
     }

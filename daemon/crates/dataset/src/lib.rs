@@ -16,6 +16,7 @@ pub mod error;
 mod field;
 pub mod index_bytes;
 mod joined;
+mod layer;
 pub mod mask;
 pub mod npy_header;
 pub mod opening;

@@ -6,19 +6,16 @@
 //! within batches, so that no rank reads what only another one needs. In an order in blocks, the runs are its blocks:
 //! they depend on the samples' places in their files only, so that the order is the same in each storage.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::DType;
-use forebay_select::Subset;
-use forebay_storage::version::ObjectStamp;
-
-use crate::{Dataset, Defect, Description, Field, FieldValue, IndexBytes, PageBytes, SampleBlocks};
-use forebay_storage::Storage;
 use forebay_storage::location::{
     ByteRange, FileId, FileTable, Location, SampleBytes, Transform, Unit,
 };
+use forebay_storage::version::ObjectStamp;
+
+use crate::layer::Layer;
+use crate::{Dataset, Defect, Description, FieldValue, PageBytes, SampleBlocks};
 
 /// The maximum size of a run: a server transfers this much in about the time of another request. It and the next number
 /// determine the blocks of an order in blocks: another one raises the stream version.
@@ -259,17 +256,11 @@ impl FileTable for InRuns {
     }
 }
 
-impl Dataset for InRuns {
-    fn sample_count(&self) -> u64 {
-        self.inner.sample_count()
-    }
+impl Layer for InRuns {
+    type Inner = dyn Dataset;
 
-    fn kept(&self) -> Option<&Arc<Subset>> {
-        self.inner.kept()
-    }
-
-    fn fields(&self) -> &[Field] {
-        self.inner.fields()
+    fn inner(&self) -> &Self::Inner {
+        self.inner.as_ref()
     }
 
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
@@ -279,24 +270,12 @@ impl Dataset for InRuns {
         }
     }
 
-    fn own_range(&self, id: SampleId) -> ByteRange {
-        self.inner.own_range(id)
-    }
-
-    fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {
-        self.inner.label(id)
-    }
-
     fn own_bytes(&self, id: SampleId, bytes: SampleBytes<'_>) -> u64 {
         self.run_of(id).and_then(|place| place.own.length).unwrap_or(bytes.length_bytes())
     }
 
     fn shares_units(&self) -> bool {
         true
-    }
-
-    fn page_bytes(&self) -> Option<u64> {
-        self.inner.page_bytes()
     }
 
     fn blocks(&self) -> Option<SampleBlocks> {
@@ -327,39 +306,6 @@ impl Dataset for InRuns {
         self.inner.read(id, own.into(), values)
     }
 
-    /// The samples are parts of objects: nothing is known of one before it is read.
-    fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
-        self.inner.unpacked_bytes(bytes)
-    }
-
-    fn output_dtype(&self, field: usize) -> Option<DType> {
-        self.inner.output_dtype(field)
-    }
-
-    fn fingerprint(&self) -> [u8; 32] {
-        self.inner.fingerprint()
-    }
-
-    fn index(&self) -> Option<&IndexBytes> {
-        self.inner.index()
-    }
-
-    fn append_name(&self, id: SampleId, name: &mut Vec<u8>) {
-        self.inner.append_name(id, name);
-    }
-
-    fn full_name(&self, storage: &dyn Storage, id: SampleId) -> PathBuf {
-        self.inner.full_name(storage, id)
-    }
-
-    fn rows_differ(&self, field: usize) -> Option<bool> {
-        self.inner.rows_differ(field)
-    }
-
-    fn max_row_bytes(&self, field: usize) -> Option<u64> {
-        self.inner.max_row_bytes(field)
-    }
-
     fn description(&self) -> Description {
         let mut description = self.inner.description();
         let text = match &self.cut {
@@ -372,10 +318,6 @@ impl Dataset for InRuns {
         };
         description.notes.push(("reads", text));
         description
-    }
-
-    fn classes(&self) -> &[String] {
-        self.inner.classes()
     }
 }
 

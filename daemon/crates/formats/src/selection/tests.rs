@@ -206,6 +206,11 @@ fn classes_of_folders_are_selected_without_reading_a_file() {
     assert_eq!(found.concat().len(), 12);
     let error = kept_where(&config, "image is null").unwrap_err();
     assert!(error.contains("its values are pictures"), "{error}");
+    let condition = Some("class != 'cat' and name != 'owl/0.jpg'".to_owned());
+    let some = DatasetConfig { condition, ..config.clone() };
+    let classes = |config| opened(config).unwrap().dataset.description().classes.unwrap();
+    assert_eq!(classes(&config).to_string(), "3, cat to owl, of 4 samples each");
+    assert_eq!(classes(&some).to_string(), "3, cat to owl, of 0 (cat) to 4 (dog) samples");
 }
 
 #[test]

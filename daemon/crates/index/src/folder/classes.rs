@@ -9,7 +9,6 @@ use std::path::Path;
 use super::index::FolderIndex;
 use super::scan::{FolderFormat, ScannedFolder};
 use forebay_dataset::ClassSummary;
-use forebay_dataset::classes::shown;
 use forebay_dataset::error::DatasetError;
 
 /// The maximum number of class folders in a message.
@@ -18,13 +17,7 @@ const MAX_SPELT_OUT: usize = 5;
 /// The classes of an index; `None` if there are no classes.
 #[must_use]
 pub fn class_summary(index: &FolderIndex) -> Option<ClassSummary> {
-    let counts = samples_by_class(index);
-    let named = || counts.iter().copied().zip(index.classes());
-    let least = named().min_by_key(|(samples, _)| *samples)?;
-    // Reversed, because `max_by_key` returns the last of equal elements.
-    let greatest = named().rev().max_by_key(|(samples, _)| *samples)?;
-    let sizes = [least, greatest].map(|(samples, name)| (samples, shown(name)));
-    Some(ClassSummary { sizes: Some(sizes), ..ClassSummary::of_names(index.classes())? })
+    ClassSummary::of_counts(index.classes(), &samples_by_class(index))
 }
 
 /// The number of samples per class, in label order.
