@@ -191,7 +191,7 @@ impl Client {
                                 }
                             }
                             Ok(Incoming::Frame(frame, descriptors)) => {
-                                self.carry_out_seeks();
+                                self.carry_out_seeks().await;
                                 // A request may take long, such as the scan of a dataset; it ends with the client.
                                 let next = tokio::select! {
                                     biased;
@@ -225,7 +225,7 @@ impl Client {
                             }
                         }
                     }
-                    self.carry_out_seeks();
+                    self.carry_out_seeks().await;
                     if rang {
                         self.doorbell();
                     }
@@ -450,6 +450,11 @@ impl Client {
         self.wait_for_attach().await?;
         // A client of named segments receives no descriptors.
         let takes_descriptors = !matches!(memory, SessionMemory::Named);
+        let asked = Instant::now();
+        let preparation = engine.borrow().preparation_of_attach(request, kind);
+        if let Some(preparation) = preparation {
+            preparation.run().await;
+        }
         let begun = Instant::now();
         let attached = engine.borrow_mut().attach(
             request,
@@ -460,7 +465,7 @@ impl Client {
             self.outbox.clone(),
         );
         self.meter.skip(begun.elapsed());
-        self.host.shares.charge_attach(self.peer, Instant::now(), begun.elapsed());
+        self.host.shares.charge_attach(self.peer, Instant::now(), asked.elapsed());
         let (number, terms) = attached?;
         self.session = Some(number);
         // With batches by length each seek may plan a pool: other clients have their turn in between.
@@ -496,10 +501,14 @@ impl Client {
     }
 
     /// Executes the seeks that were read together.
-    fn carry_out_seeks(&mut self) {
+    async fn carry_out_seeks(&mut self) {
         if let (Some(engine), Some(number), false) =
             (self.host.engine(), self.session, self.seeks.is_empty())
         {
+            let preparation = engine.borrow().preparation_of_seeks(number, &self.seeks);
+            if let Some(preparation) = preparation {
+                preparation.run().await;
+            }
             let thrown_away = engine.borrow_mut().seek(number, &self.seeks);
             let rows = u32::try_from(thrown_away).unwrap_or(u32::MAX);
             self.host.shares.charge(self.peer, Instant::now(), ROW_COST.saturating_mul(rows));

@@ -32,7 +32,7 @@ use crate::actors::pool::Pool;
 use crate::actors::pool::Shared;
 use crate::actors::reading::Reading;
 use crate::actors::retry_queue::RetryQueue;
-use crate::core::session::{Seek, Session, SessionEnd};
+use crate::core::session::{PreparationTurns, Seek, Session, SessionEnd};
 use crate::core::stall::StallWatch;
 use crate::core::tick::{SessionsSeen, Tick};
 use crate::ground::budgets::Gates;
@@ -58,6 +58,7 @@ pub struct Engine {
     /// Ended sessions until their last row is finished: waiting rows hold bytes of the gate.
     ending: Vec<Arc<SessionWork>>,
     next_session: u64,
+    preparation_turns: PreparationTurns,
     /// How often all sessions were advanced.
     advances: u64,
     /// Rows published so far by all sessions.

@@ -22,6 +22,7 @@ use super::cutting::{Steps, cut_into_steps};
 use super::draw::{DrawKey, Draws};
 use super::error::OrderError;
 use super::permutation::Permutation;
+use super::planning_ahead::PoolKey;
 use super::purpose;
 use super::schedule::EpochOrder;
 
@@ -58,10 +59,12 @@ pub struct ByLength {
     /// The bounds; `from` and `world_size` are those of a session.
     bounds: Cut,
     kept: Mutex<Kept>,
+    /// Held while an epoch is counted, so that ranks that begin together count it once.
+    counts_one: Mutex<()>,
 }
 
-/// A plan by epoch, number of the pool, and chain of cuts.
-type KeptPlan = ((u64, u64, Arc<[Cut]>), Arc<PoolPlan>);
+/// A pool and its plan.
+type KeptPlan = (PoolKey, Arc<PoolPlan>);
 
 /// Results that were computed.
 #[derive(Debug, Default)]
@@ -69,6 +72,8 @@ struct Kept {
     plans: Vec<KeptPlan>,
     counts: Vec<((u64, Cut), Arc<Counts>)>,
     counting: BTreeSet<(u64, Cut)>,
+    /// Pools that somebody is planning.
+    planning: BTreeSet<PoolKey>,
 }
 
 /// The steps of every pool of an epoch that is cut by one cut.
@@ -123,8 +128,8 @@ impl ByLength {
         let sum: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
         let mean = sum / (lengths.len() as u64).max(1);
         let longest = lengths.iter().copied().max().unwrap_or(0);
-        let (pool, kept) = (pool.max(1), Mutex::default());
-        Self { lengths, pool, mean, longest, shapes: 0, bounds, kept }
+        let (pool, kept, counts_one) = (pool.max(1), Mutex::default(), Mutex::default());
+        Self { lengths, pool, mean, longest, shapes: 0, bounds, kept, counts_one }
     }
 
     /// For samples whose shapes have these numbers: pools of `pool` samples, and batches of `batch_size` samples of one
@@ -239,14 +244,9 @@ impl ByLength {
         seed: u64,
         order: impl FnOnce() -> EpochOrder,
     ) -> Result<Arc<PoolPlan>, OrderError> {
-        let is_this =
-            |((of, place, cuts), _): &KeptPlan| (*of, *place) == (epoch, pool) && cuts == chain;
-        {
-            let mut kept = self.kept();
-            if let Some(number) = kept.plans.iter().position(is_this) {
-                kept.plans[number..].rotate_left(1);
-                return Ok(kept.plans.last().map(|(_, plan)| Arc::clone(plan)).unwrap_or_default());
-            }
+        let key = (epoch, pool, Arc::clone(chain));
+        if let Some(plan) = self.kept_plan(&key) {
+            return Ok(plan);
         }
         let lengths = self.lengths_of(&order(), pools, pool);
         let start = pools.start_of(pool);
@@ -255,8 +255,27 @@ impl ByLength {
         if kept.plans.len() >= self.kept_plans() {
             kept.plans.remove(0);
         }
-        kept.plans.push(((epoch, pool, Arc::clone(chain)), Arc::clone(&plan)));
+        kept.plans.push((key, Arc::clone(&plan)));
         Ok(plan)
+    }
+
+    /// The plan of a pool, if it is kept.
+    pub(super) fn kept_plan(&self, key: &PoolKey) -> Option<Arc<PoolPlan>> {
+        let mut kept = self.kept();
+        let number = kept.plans.iter().position(|(of, _)| of == key)?;
+        kept.plans[number..].rotate_left(1);
+        kept.plans.last().map(|(_, plan)| Arc::clone(plan))
+    }
+
+    /// Whether a pool is not planned and the caller is the first to plan it.
+    pub(super) fn begin_to_plan(&self, key: &PoolKey) -> bool {
+        let mut kept = self.kept();
+        kept.plans.iter().all(|(of, _)| of != key) && kept.planning.insert(key.clone())
+    }
+
+    /// Called when nobody plans a pool any longer.
+    pub(super) fn end_planning(&self, key: &PoolKey) {
+        self.kept().planning.remove(key);
     }
 
     /// The steps of an epoch. Takes about a quarter of a second for a million samples, the first time.
@@ -267,16 +286,13 @@ impl ByLength {
         order: impl FnOnce() -> EpochOrder,
     ) -> Arc<Counts> {
         let key = (epoch, pools.cut);
-        {
-            let mut kept = self.kept();
-            if let Some(number) = kept.counts.iter().position(|(of, _)| *of == key) {
-                kept.counts[number..].rotate_left(1);
-                return kept
-                    .counts
-                    .last()
-                    .map(|(_, counts)| Arc::clone(counts))
-                    .unwrap_or_default();
-            }
+        if let Some(counts) = self.kept_counts_of(key) {
+            return counts;
+        }
+        let _alone = self.counts_one.lock().unwrap_or_else(PoisonError::into_inner);
+        // Counted meanwhile.
+        if let Some(counts) = self.kept_counts_of(key) {
+            return counts;
         }
         let order = order();
         let mut counts = Counts { before: vec![0], ..Counts::default() };
@@ -302,6 +318,25 @@ impl ByLength {
             kept.counts.push((key, Arc::clone(&counts)));
         }
         counts
+    }
+
+    fn kept_counts_of(&self, key: (u64, Cut)) -> Option<Arc<Counts>> {
+        let mut kept = self.kept();
+        let number = kept.counts.iter().position(|(of, _)| *of == key)?;
+        kept.counts[number..].rotate_left(1);
+        kept.counts.last().map(|(_, counts)| Arc::clone(counts))
+    }
+
+    /// How many plans and counts are kept.
+    #[cfg(test)]
+    pub(super) fn results_kept(&self) -> (usize, usize) {
+        let kept = self.kept();
+        (kept.plans.len(), kept.counts.len())
+    }
+
+    /// Whether the steps of an epoch are counted.
+    pub(super) fn is_counted(&self, epoch: u64, cut: Cut) -> bool {
+        self.kept_counts_of((epoch, cut)).is_some()
     }
 
     /// Whether the caller is the first to count the steps of an epoch.

@@ -97,7 +97,7 @@ impl Schedule {
         }
     }
 
-    fn plan_or_error(&self, epoch: u64, pool: u64) -> Result<Arc<PoolPlan>, OrderError> {
+    pub(super) fn plan_or_error(&self, epoch: u64, pool: u64) -> Result<Arc<PoolPlan>, OrderError> {
         let Some(batches) = &self.by_length else { return Err(OrderError::NoSamples) };
         batches.of.plan(
             &batches.pools,
@@ -126,7 +126,7 @@ impl Schedule {
         }
     }
 
-    fn is_past_epochs(&self, epoch: u64) -> bool {
+    pub(super) fn is_past_epochs(&self, epoch: u64) -> bool {
         self.dealing.epochs.is_some_and(|epochs| epoch >= epochs)
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use crate::core::memory::MemoryPlan;
-use crate::core::session::{Session, SessionFault, SessionTerms, Takeover};
+use crate::core::session::{Preparation, Seek, Session, SessionFault, SessionTerms, Takeover};
 use forebay_affinity::on_cores;
 use forebay_observe::format_bytes;
 
@@ -56,6 +56,27 @@ fn check_name(trainer: &str) -> Result<(), String> {
 }
 
 impl Engine {
+    /// What an attach needs, if that takes long: to be run before [`attach`](Self::attach), without the engine.
+    #[must_use]
+    pub fn preparation_of_attach(
+        &self,
+        request: &Attach,
+        kind: SessionKind,
+    ) -> Option<Preparation> {
+        let stream = match &request.stream {
+            None => self.streams.first(),
+            Some(name) => self.streams.iter().find(|stream| stream.name() == name),
+        };
+        let of_order = stream.filter(|_| kind == SessionKind::Order)?;
+        self.preparation_turns.of_attach(of_order, request)
+    }
+
+    /// As [`preparation_of_attach`](Self::preparation_of_attach), before [`seek`](Self::seek).
+    #[must_use]
+    pub fn preparation_of_seeks(&self, number: u64, seeks: &[Seek]) -> Option<Preparation> {
+        self.sessions.get(&number)?.preparation_of(seeks, &self.preparation_turns)
+    }
+
     /// Opens a session for a client, which may supply the memory of its previous daemon.
     pub fn attach(
         &mut self,
@@ -217,6 +238,7 @@ impl Engine {
             connection,
             outbox,
             Rc::clone(&self.rows_published),
+            Arc::clone(&self.waker),
         )
         .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;

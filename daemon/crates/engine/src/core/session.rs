@@ -9,6 +9,7 @@ mod metrics;
 mod open_group;
 mod opening;
 mod order_cursor;
+mod preparation;
 mod progress;
 mod recording;
 mod replay;
@@ -43,6 +44,9 @@ use tokio::sync::mpsc;
 use self::batches::{Batches, OpenBatch};
 use self::client_watch::ClientWatch;
 use self::order_cursor::OrderCursor;
+pub use self::preparation::Preparation;
+pub(crate) use self::preparation::PreparationTurns;
+use self::preparation::schedule_of;
 pub(crate) use self::progress::{FrontBatch, FullRing, WaitingRow};
 pub(crate) use self::recording::ClientCounters;
 use self::replay::{Replay, ReplaySession};
@@ -131,17 +135,17 @@ impl Session {
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
         rows_published: Rc<Cell<u64>>,
+        waker: Arc<Waker>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
-        let mut dealing = stream.dealing();
-        dealing.batch_size = shape.size;
-        let (rank, world_size) = (request.rank, request.world_size);
         let schedule = if on_request {
             // Its batches are not dealt.
-            dealing.last = Last::Short;
-            Schedule::of(stream.selection().clone(), dealing, rank, world_size)?
+            let mut dealing = stream.dealing();
+            (dealing.batch_size, dealing.last) = (shape.size, Last::Short);
+            let selection = stream.selection().clone();
+            Schedule::of(selection, dealing, request.rank, request.world_size)?
         } else {
-            stream.schedule(dealing, rank, world_size)?
+            schedule_of(stream, request, shape.size)?
         };
         let (schedule, next) = schedule.beginning_at(request.position, &request.cuts)?;
         let slots = config.ring.slots;
@@ -204,8 +208,8 @@ impl Session {
             world_size: request.world_size,
             work,
             order: match on_request {
-                true => OrderCursor::new(schedule, next, serial).on_request(),
-                false => OrderCursor::new(schedule, next, serial),
+                true => OrderCursor::new(schedule, next, serial, waker).on_request(),
+                false => OrderCursor::new(schedule, next, serial, waker),
             },
             ring: Ring::new(
                 (table, slots, held),
@@ -439,6 +443,15 @@ impl Session {
                 "the client does not read its socket; a frame was dropped"
             );
         }
+    }
+
+    /// What the last of some seeks needs, if that takes long.
+    pub(crate) fn preparation_of(
+        &self,
+        seeks: &[Seek],
+        turns: &PreparationTurns,
+    ) -> Option<Preparation> {
+        turns.of_seeks(self.order.schedule(), seeks)
     }
 
     /// Answers seeks and moves to the last position; the client returns the batches that were published for an earlier

@@ -17,6 +17,7 @@ use crate::actors::fetch_threads::{FetchThreads, Run};
 use crate::actors::pool::Pool;
 use crate::actors::retry_queue::RetryQueue;
 use crate::core::memory::MemoryPlan;
+use crate::core::session::PreparationTurns;
 use crate::core::tick::{self, Tick};
 use crate::ground::budgets::{ByteBudgets, Gates};
 use crate::ground::shared_rows::SharedRows;
@@ -73,6 +74,7 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
+            preparation_turns: PreparationTurns::default(),
             advances: 0,
             rows_published: Rc::default(),
             units,

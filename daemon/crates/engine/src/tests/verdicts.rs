@@ -221,7 +221,7 @@ const CASES: &[Case] = &[
         name: "time asleep and busy threads: the first of three stages",
         stages: &[("a", 1, "delay", 6.0), ("b", 1, "delay", 2.0), ("c", 1, "delay", 2.0)],
         limit: "a",
-        says: &["the stage `a`", "of 1 threads are busy", "raise its `concurrency` from 1"],
+        says: &["the stage `a`", "of 1 thread are busy", "raise its `concurrency` from 1"],
         // A batch has eight samples, which the only thread of `a` processes one after another.
         ring: |ring, sample| {
             is_about(ring.ave_get_time, 8.0 * sample)

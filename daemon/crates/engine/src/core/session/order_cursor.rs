@@ -1,4 +1,8 @@
 //! The source of a session's rows: its position in an order, or the requests of its client.
+//!
+//! Batches by length need plans of pools and counts of epochs. Threads make them before they are needed, so that the
+//! engine thread does not pause (the states are those of `PoolToPlan`); until then no batch is due, and the
+//! thread wakes the engine.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -6,7 +10,11 @@ use std::sync::Arc;
 
 use forebay_protocol::ids::Position;
 
+use crate::ground::waker::Waker;
 use forebay_order::{Drawn, EpochOrder, PlannedBatch, PlannedRow, Schedule};
+
+/// So many samples are planned or counted within about a millisecond, which is no reason for a thread.
+const QUICKLY_PLANNED: u64 = 4096;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -19,6 +27,7 @@ pub(super) struct OrderCursor {
     seek_serial: u64,
     /// Of a session whose rows are asked for: the requests that are not open yet. The schedule is not used then.
     requests: Option<VecDeque<Request>>,
+    waker: Arc<Waker>,
 }
 
 /// Rows that a client has asked for.
@@ -30,10 +39,16 @@ struct Request {
 }
 
 impl OrderCursor {
-    /// At a position normalised by the schedule.
-    pub(super) fn new(schedule: Schedule, next: Position, seek_serial: u64) -> Self {
+    /// At a position normalised by the schedule. `waker`: the engine's.
+    pub(super) fn new(
+        schedule: Schedule,
+        next: Position,
+        seek_serial: u64,
+        waker: Arc<Waker>,
+    ) -> Self {
         let epoch_order = Rc::new(schedule.epoch(next.epoch));
-        Self { schedule, epoch_order, next, published_until: next, seek_serial, requests: None }
+        let (published_until, requests) = (next, None);
+        Self { schedule, epoch_order, next, published_until, seek_serial, requests, waker }
     }
 
     /// Makes it the queue of a client that asks for rows.
@@ -93,20 +108,24 @@ impl OrderCursor {
         self.published_until = position_after;
     }
 
-    /// Whether there is nothing to open now.
+    /// Whether there is nothing to open now. False while what is next is being planned.
     pub(super) fn is_finished(&self) -> bool {
         match &self.requests {
             Some(requests) => requests.is_empty(),
-            None => self.schedule.finished(self.next),
+            None => self.schedule.is_planned(self.next) && self.schedule.finished(self.next),
         }
     }
 
-    /// The next batch to open that has rows for this rank.
+    /// The next batch to open that has rows for this rank; `None` while it is being planned, too.
     pub(super) fn peek(&mut self) -> Option<PlannedBatch> {
         if let Some(requests) = &self.requests {
             return requests.front().map(|request| request.planned);
         }
         loop {
+            self.plan_ahead();
+            if !self.schedule.is_planned(self.next) {
+                return None;
+            }
             let planned = self.schedule.batch_at(self.next)?;
             if !planned.rows.is_empty() {
                 return Some(planned);
@@ -124,7 +143,6 @@ impl OrderCursor {
         if self.epoch_order.epoch() != planned.epoch {
             self.epoch_order = Rc::new(self.schedule.epoch(planned.epoch));
         }
-        self.count_ahead(planned.epoch + 1);
         (Rc::clone(&self.epoch_order), None)
     }
 
@@ -151,18 +169,56 @@ impl OrderCursor {
         if self.is_on_request() { 0 } else { self.schedule.batches_left(position) }
     }
 
-    /// Counts the batches by length of the next epoch on another thread, as this takes long if there are many samples.
-    fn count_ahead(&self, epoch: u64) {
-        if self.schedule.should_count(epoch) {
-            let schedule = self.schedule.clone();
-            let count = move || {
-                schedule.batches_of(epoch);
-            };
-            let thread = std::thread::Builder::new().name("forebay-count".to_owned()).spawn(count);
-            if let Err(error) = thread {
-                // They are counted when they are needed.
-                tracing::debug!(%error, "no thread counts the next epoch's batches");
+    /// Has the pool of the next batch and the one after it planned on other threads, and the batches of this epoch and the
+    /// next one counted, as both take long if there are many samples.
+    fn plan_ahead(&self) {
+        while let Some(pool) = self.schedule.pool_to_plan(self.next) {
+            match pool.samples() <= QUICKLY_PLANNED {
+                true => pool.plan(),
+                false => self.on_a_thread("forebay-plan", move || pool.plan()),
             }
         }
+        for epoch in [self.next.epoch, self.next.epoch + 1] {
+            if self.schedule.should_count(epoch) {
+                let schedule = self.schedule.clone();
+                let count = move || {
+                    schedule.batches_of(epoch);
+                };
+                match self.schedule.samples() <= QUICKLY_PLANNED {
+                    true => count(),
+                    false => self.on_a_thread("forebay-count", count),
+                }
+            }
+        }
+    }
+
+    /// Does something on another thread, which then wakes the engine.
+    fn on_a_thread(&self, name: &str, work: impl FnOnce() + Send + 'static) {
+        let wakes = WakesAtEnd(Arc::clone(&self.waker));
+        let run = move || {
+            let _wakes = wakes;
+            work();
+        };
+        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+            tracing::debug!(%error, "no thread plans batches ahead");
+            self.plan_here();
+        }
+    }
+
+    /// Plans and counts what the next batch needs on this thread.
+    fn plan_here(&self) {
+        self.schedule.batches_left(self.next);
+        if let Some(planned) = self.schedule.batch_at(self.next) {
+            self.schedule.batches_left(planned.position_after);
+        }
+    }
+}
+
+/// Wakes the engine when it is dropped, after a panic too.
+struct WakesAtEnd(Arc<Waker>);
+
+impl Drop for WakesAtEnd {
+    fn drop(&mut self) {
+        self.0.wake();
     }
 }
