@@ -39,7 +39,7 @@ fn top_prints_one_screen_where_there_is_no_terminal() {
     );
     // Standard output is a pipe here, so `--once` goes without saying.
     let table = program::run(dir.forebay(&["top", "--all"]).arg(&daemon.socket));
-    assert!(table.stdout.contains("1 sessions of 1 daemons"), "{table:?}");
+    assert!(table.stdout.contains("1 session of 1 daemon"), "{table:?}");
     assert!(table.stdout.contains("\n    0  train"), "{table:?}");
 }
 

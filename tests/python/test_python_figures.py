@@ -189,7 +189,7 @@ def test_the_verdict_names_a_function_on_batches_and_what_takes_most_of_it(recip
     assert verdict["what"] == "the function on batches `batch.operations[0]` (Python) is the limit"
     of_function = f" ms a batch in `{recipe.module}:collate_slowly`, most of it in `{recipe.module}.Blur` ("
     assert of_function in verdict["sentence"]
-    assert " of 1 workers are busy while the trainer waits " in verdict["sentence"]
+    assert " of 1 worker are busy while the trainer waits " in verdict["sentence"]
     assert [stage["name"] for stage in window["stages"]] == ["fetch", "before", "augment", "batch.operations[0]"]
     assert window["python_cores"] > 0.01
     python = stats["streams"][0]["batch_functions"][0]["python"]

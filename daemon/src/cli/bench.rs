@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 use forebay_client::{Batch, Error, Loader, Position, Target};
 use forebay_inspect::output::{print, print_line};
+use forebay_protocol::counted::counted;
 use forebay_protocol::frames::ConfigSource;
 
 use super::config_arguments::Settings;
@@ -240,11 +241,11 @@ pub(super) fn describe(report: &BenchReport) -> String {
         .python_cpu_seconds_per_1000_samples
         .map_or_else(String::new, |seconds| format!(" and {seconds:.3} (Python workers)"));
     let mut text = format!(
-        "{} samples in {} batches, {:.2} s: {:.0} samples/s\n\
+        "{} in {}, {:.2} s: {:.0} samples/s\n\
          {:.3} CPU seconds per 1,000 samples (daemon and client){}, peak memory {}\n\
          first batch after {}, wait for a batch p50 {}, p99 {}\n",
-        report.samples,
-        report.batches,
+        counted(report.samples, "sample"),
+        counted(report.batches, "batch"),
         report.seconds,
         report.samples_per_second,
         report.cpu_seconds_per_1000_samples,

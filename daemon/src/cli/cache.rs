@@ -16,6 +16,7 @@ use forebay_dataset::{OpenOptions, Opened};
 use forebay_inspect::output::print_line;
 use forebay_inspect::table::columns;
 use forebay_observe::format_bytes;
+use forebay_protocol::counted::counted;
 use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_storage::location::Location;
 use forebay_storage::{self, Storage, StorageError};
@@ -205,8 +206,9 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
                 let seconds = pass_begun.elapsed().as_secs_f64();
                 let left = (samples - number) as f64 * seconds / (number + 1) as f64;
                 format!(
-                    "{}: {number} of {samples} samples, {} read, {:.0} s left",
+                    "{}: {number} of {}, {} read, {:.0} s left",
                     config.name,
+                    counted(samples, "sample"),
                     format_bytes(bytes.load(Ordering::Relaxed)),
                     left
                 )
@@ -238,8 +240,9 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
     }
     let report = metrics.report();
     print_line(format!(
-        "{}: {samples} samples, {} in {:.1} s: {} were there, {} were kept, {} had no room, {} failed",
+        "{}: {}, {} in {:.1} s: {} were there, {} were kept, {} had no room, {} failed",
         config.name,
+        counted(samples, "sample"),
         format_bytes(bytes.load(Ordering::Relaxed)),
         begun.elapsed().as_secs_f64(),
         were_there.unwrap_or(0),

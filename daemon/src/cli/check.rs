@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use forebay_inspect::output::{print, print_line};
+use forebay_protocol::counted::counted;
 use forebay_protocol::tensor::{Extent, TensorSpec};
 
 use super::config_arguments::ConfigArguments;
@@ -190,7 +191,7 @@ fn describe(
     let mut lines = vec![format!("# the plan of stream {}", stream.name())];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<20}{value}"));
     let epochs =
-        config.order.epochs.map_or("endless".to_owned(), |epochs| format!("{epochs} epochs"));
+        config.order.epochs.map_or("endless".to_owned(), |epochs| counted(epochs, "epoch"));
     let (samples, draws) = (stream.kept_count(), schedule.samples());
     let each_once = matches!(stream.selection(), Selection::Once(_) | Selection::InBlocks(_));
     if stream.too_long() > 0 {
@@ -214,7 +215,7 @@ fn describe(
         for (from, own) in changes {
             drawn.push_str(&format!("; from position {from} on {own}, {}", percent(*own)));
         }
-        line("dataset", format!("{name}: {samples} samples, {drawn}"));
+        line("dataset", format!("{name}: {}, {drawn}", counted(samples, "sample")));
     }
     let description = stream.description();
     if let Some(classes) = &description.classes {
@@ -231,14 +232,14 @@ fn describe(
         lengths::batches(stream, by_length, most, world_size)
     } else if fewest == most {
         format!(
-            "{most} an epoch and rank, of {} samples, over {world_size} ranks",
-            config.batch.size
+            "{most} an epoch and rank, of {}, over {}",
+            counted(config.batch.size, "sample"),
+            counted(world_size, "rank")
         )
     } else {
         format!(
-            "{fewest} to {most} an epoch, by rank, of {} samples: ranks differ; batch.last = \"drop\" or \"pad\" makes \
-             them equal",
-            config.batch.size
+            "{fewest} to {most} an epoch, by rank, of {}: ranks differ; batch.last = \"drop\" or \"pad\" makes them equal",
+            counted(config.batch.size, "sample")
         )
     };
     line("batches", batches);
@@ -249,9 +250,9 @@ fn describe(
     }
     match config.batch.last {
         Last::Drop => {
-            line("left out", format!("{} samples an epoch", schedule.samples_left_out_per_epoch()))
+            line("left out", format!("{} an epoch", counted(schedule.samples_left_out_per_epoch(), "sample")))
         }
-        Last::Pad => line("padding", format!("{} rows an epoch", schedule.padding_per_epoch())),
+        Last::Pad => line("padding", format!("{} an epoch", counted(schedule.padding_per_epoch(), "row"))),
         Last::Short => {}
     }
     for tensor in stream.tensors() {
@@ -260,11 +261,11 @@ fn describe(
     }
     let reads = match config.reads() {
         (least, most) if least < most => format!("{least} to {most} reads at once (\"auto\")"),
-        (reads, _) => format!("{reads} reads at once"),
+        (reads, _) => format!("{} at once", counted(reads, "read")),
     };
     line("stage fetch", reads);
     for (name, threads) in stream.stage_limits() {
-        line(&format!("stage {name}"), format!("{threads} threads"));
+        line(&format!("stage {name}"), counted(threads, "thread"));
     }
     let cores: Vec<String> = launch.cores.iter().map(u32::to_string).collect();
     line(
@@ -279,11 +280,11 @@ fn describe(
     line(
         "memory",
         format!(
-            "{} of {}: ring {} ({} slots of {}), rows {}, fetch {}, scratch {}{}; up to {} more for large samples",
+            "{} of {}: ring {} ({} of {}), rows {}, fetch {}, scratch {}{}; up to {} more for large samples",
             format_bytes(plan.total_bytes()),
             format_bytes(plan.ceiling_bytes),
             format_bytes(plan.ring_bytes),
-            config.ring.slots,
+            counted(config.ring.slots, "slot"),
             format_bytes(stream.layout().slot_bytes()),
             format_bytes(plan.rows_bytes),
             format_bytes(plan.fetch_bytes),

@@ -1,5 +1,6 @@
 //! `forebay demo`: bulk loading of generated data, with a report at the end.
 
+use forebay_protocol::counted::counted;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -78,9 +79,9 @@ fn make_data(folder: &Path, arguments: &DemoArguments) -> anyhow::Result<()> {
         ..GenerateOptions::default()
     };
     print_line(format_args!(
-        "Data: {} photograph-like JPEGs in {} classes, {}",
-        options.images,
-        options.classes,
+        "Data: {} in {}, {}",
+        counted(options.images, "photograph-like JPEG"),
+        counted(options.classes, "class"),
         folder.display()
     ))?;
     let shows = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use forebay_protocol::counted::counted;
 use forebay_protocol::frames::{Fault, FaultKind};
 
 use super::config_arguments::ConfigArguments;
@@ -100,7 +101,8 @@ fn learn(config: Config) -> anyhow::Result<String> {
                 let left = begun.elapsed().as_secs() * (all - done.min(all)) / done;
                 let _ = writeln!(
                     std::io::stderr(),
-                    "{name}: {done} of {all} samples, about {left} s left"
+                    "{name}: {done} of {}, about {left} s left",
+                    counted(all, "sample")
                 );
             }
         }
@@ -109,7 +111,7 @@ fn learn(config: Config) -> anyhow::Result<String> {
     learned.map_err(|why| anyhow::anyhow!("{name}: dataset.jpeg_index: {why}"))?;
     let skipped = match learning.skipped() {
         0 => String::new(),
-        skipped => format!(", {skipped} samples that cannot be read left out"),
+        skipped => format!(", {} that cannot be read left out", counted(skipped, "sample")),
     };
     let line = stream.jpeg_index().report().map_or_else(String::new, |report| report.line());
     Ok(format!("{name}: {line}, in {:.1} s{skipped}", begun.elapsed().as_secs_f64()))
@@ -119,9 +121,9 @@ fn describe(name: &str, report: &IndexReport) -> String {
     let place =
         report.path.as_ref().map_or("not saved".to_owned(), |path| path.display().to_string());
     format!(
-        "{name}: {} samples in {} classes, {} in {:.2} s: {place}",
-        report.samples,
-        report.classes,
+        "{name}: {} in {}, {} in {:.2} s: {place}",
+        counted(report.samples, "sample"),
+        counted(report.classes, "class"),
         format_bytes(report.bytes),
         report.seconds
     )

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use forebay_protocol::counted::counted;
 use forebay_protocol::frames::{Fault, FaultKind};
 
 use super::launch::{Launch, Rings};
@@ -376,8 +377,10 @@ fn describe(found: &Proposal, path: &str, launch: &Launch) -> String {
         (None, []) => "none".to_owned(),
     };
     let mut text = format!(
-        "{path:?}: {}, {} samples, looked at in {:.1} s\n  classes: {classes}\n",
-        found.format, found.report.samples, found.report.seconds
+        "{path:?}: {}, {}, looked at in {:.1} s\n  classes: {classes}\n",
+        found.format,
+        counted(found.report.samples, "sample"),
+        found.report.seconds
     );
     for (stream, plan) in launch.streams.iter().zip(&launch.plans) {
         let rows = u64::from(stream.config().batch.size.get());
@@ -385,9 +388,9 @@ fn describe(found: &Proposal, path: &str, launch: &Launch) -> String {
             text += &format!("  {}: {}\n", tensor.name, super::check::tensor_line(tensor, rows));
         }
         text += &format!(
-            "  memory: {}, of which {} batches are {}\n",
+            "  memory: {}, of which {} take {}\n",
             format_bytes(plan.total_bytes()),
-            stream.config().ring.slots,
+            counted(stream.config().ring.slots, "batch"),
             format_bytes(plan.ring_bytes)
         );
     }

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use forebay_keys::{Kind, SomeBytes, Value};
+use forebay_protocol::counted::counted;
 use forebay_protocol::frames::{Fault, FaultKind};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -143,10 +144,10 @@ pub(super) fn pack(arguments: &PackArguments) -> anyhow::Result<ExitCode> {
         resumed => format!(" ({resumed} of them by an earlier run)"),
     };
     print_line(format!(
-        "{}: {} samples{resumed} in {} shards of {}, {}, verified, in {:.1} s; read them with {}",
+        "{}: {}{resumed} in {} of {}, {}, verified, in {:.1} s; read them with {}",
         config.name,
-        packed.samples,
-        packed.shards,
+        counted(packed.samples, "sample"),
+        counted(packed.shards, "shard"),
         arguments.to,
         format_bytes(packed.bytes),
         begun.elapsed().as_secs_f64(),
@@ -213,8 +214,11 @@ fn words(seen: PackProgress) -> String {
     let left =
         left.map_or(String::new(), |left| format!(", about {} s left", left.as_secs_f64().ceil()));
     match verifies {
-        true => format!("{done} of {all} samples read back and compared{left}"),
-        false => format!("{done} of {all} samples written ({}){left}", format_bytes(bytes)),
+        true => format!("{done} of {} read back and compared{left}", counted(all, "sample")),
+        false => {
+            let all = counted(all, "sample");
+            format!("{done} of {all} written ({}){left}", format_bytes(bytes))
+        },
     }
 }
 

@@ -1,5 +1,6 @@
 //! The progress of scanning a dataset: the position, the rate, and, if known, the remaining time.
 
+use forebay_protocol::counted::counted;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
@@ -49,19 +50,28 @@ fn words(progress: ScanProgress, elapsed: Duration) -> String {
     let left = left(progress, elapsed)
         .map_or(String::new(), |left| format!(", about {} s left", left.as_secs_f64().ceil()));
     if let Some(TextsMade { done, all, tokens, .. }) = progress.texts {
-        return format!("{done} of {all} texts made {tokens} tokens{left}");
+        return format!(
+            "{done} of {} made {}{left}",
+            counted(all, "text"),
+            counted(tokens, "token")
+        );
     }
     let (samples, rate) = (progress.samples, per_second(progress, elapsed));
     let Some(files) = progress.files else {
         let folders = progress.directories;
-        return format!("{samples} files in {folders} folders so far, {rate} files/s");
+        return format!(
+            "{} in {} so far, {rate} files/s",
+            counted(samples, "file"),
+            counted(folders, "folder")
+        );
     };
     let bytes = match files.bytes {
         0 => String::new(),
         bytes => format!(" ({})", format_bytes(bytes)),
     };
     let (done, all) = (files.done, files.all);
-    format!("{done} of {all} files read through{bytes}: {samples} samples, {rate} samples/s{left}")
+    let (all, samples) = (counted(all, "file"), counted(samples, "sample"));
+    format!("{done} of {all} read through{bytes}: {samples}, {rate} samples/s{left}")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod operations;
 mod sample;
 mod sheet;
 
+use forebay_protocol::counted::counted;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -91,7 +92,12 @@ pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<ExitCode> {
             "classes": names.len(),
         });
         page.finish(&samples_page(&config.name, found, &config.resolved_toml()))?;
-        print_line(format_args!("{} samples of {}: {}", ids.len(), config.name, path.display()))?;
+        print_line(format_args!(
+            "{} of {}: {}",
+            counted(ids.len(), "sample"),
+            config.name,
+            path.display()
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ mod words;
 use std::borrow::Cow;
 
 use forebay_keys::{Value, toml_key};
+use forebay_protocol::counted::counted;
 use forebay_protocol::tensor::{DType, MAX_NAME_BYTES, MAX_TENSORS};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -232,11 +233,12 @@ impl FieldRule {
     }
 
     /// A warning about samples without a value, unless the configuration leaves them out or fills them in. `noun`: the
-    /// word for them.
+    /// word for one of them.
     pub(super) fn lacking_warning(&self, lacking: u64, noun: &str) -> Option<String> {
         (lacking > 0 && self.missing == Missing::Error).then(|| {
             format!(
-                "{lacking} {noun} have no {}, and are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
+                "{} without {}, which are bad samples; set dataset.fields.{}.missing to \"skip\" to leave them out",
+                counted(lacking, noun),
                 self.from.join(" or "),
                 self.name
             )

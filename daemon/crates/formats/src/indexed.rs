@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Keys, is_url};
+use forebay_protocol::counted::counted;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::ObjectStamp;
 
@@ -307,14 +308,16 @@ impl<F: Format> Opening<'_, F> {
             return Err(self.request.no_samples(match &self.request.ids {
                 Some(ids) => ids.lists_none(),
                 None if skipped > 0 => format!(
-                    "all {skipped} rows lack a value that dataset.fields has as missing = \"skip\""
+                    "none of {} has the value that dataset.fields has as missing = \"skip\"",
+                    counted(skipped, "row")
                 ),
                 None => "it has no rows".to_owned(),
             }));
         }
         if skipped > 0 {
             warnings.push(format!(
-                "{skipped} rows without a value that dataset.fields has as missing = \"skip\" are left out"
+                "left out: {} without a value that dataset.fields has as missing = \"skip\"",
+                counted(skipped, "row")
             ));
         }
         Ok(())

@@ -14,6 +14,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
+use forebay_protocol::counted::counted;
 use forebay_keys::{ConfigError, Keys};
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
@@ -438,7 +439,7 @@ fn make<K: LabelKind>(
         }));
     }
     if empty > 0 {
-        warnings.push(format!("{empty} boxes without an area are left out"));
+        warnings.push(format!("left out: {} without an area", counted(empty, "box")));
     }
     // Strings only: serialization cannot fail.
     let rules = serde_json::to_string(&layout).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! `forebay stats`: a running daemon's statistics, as text or JSON.
 
+use forebay_protocol::counted::counted;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -137,14 +138,14 @@ pub fn isolation_lines(items: &[IsolationItem]) -> impl Iterator<Item = String> 
 
 fn describe_session(session: &SessionReport) -> String {
     let mut text = format!(
-        "\nsession {}: {} as rank {} of {}{}, {} batches taken of {} published; the trainer waited {} of {}\n  \
+        "\nsession {}: {} as rank {} of {}{}, {} taken of {} published; the trainer waited {} of {}\n  \
          {:.2} work threads at its rows in the last minute\n  slots: {} free, {} filling, {} ready, {} leased\n",
         session.session,
         session.stream,
         session.rank,
         session.world_size,
         session.of_trainer(),
-        session.batches_taken,
+        counted(session.batches_taken, "batch"),
         session.batches_published,
         time(session.wait_seconds),
         time(session.seconds),

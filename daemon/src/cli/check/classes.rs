@@ -1,5 +1,6 @@
 //! The lines of `forebay check` about classes that are drawn alike and about grouped batches.
 
+use forebay_protocol::counted::counted;
 use forebay_engine::{DrawnClasses, Stream};
 use forebay_order::{Balanced, Classes, Grouped, Selection};
 
@@ -9,8 +10,8 @@ pub(super) fn order(stream: &Stream) -> String {
     match stream.selection() {
         Selection::Balanced(balanced) => {
             format!(
-                "each of {} classes by {field} {} an epoch",
-                balanced.classes().count(),
+                "each of {} by {field} {} an epoch",
+                counted(balanced.classes().count(), "class"),
                 drawn(balanced)
             )
         }
@@ -21,7 +22,7 @@ pub(super) fn order(stream: &Stream) -> String {
                 groups if grouped.differ() => format!("each of {groups} groups"),
                 groups => format!("each of {groups} groups, which may be the same"),
             };
-            format!("batches of {} samples of {of} by {field}", grouped.size())
+            format!("batches of {} of {of} by {field}", counted(grouped.size(), "sample"))
         }
         _ => String::new(),
     }
@@ -30,7 +31,7 @@ pub(super) fn order(stream: &Stream) -> String {
 /// How often a class is drawn in an epoch.
 fn drawn(balanced: &Balanced) -> String {
     match balanced.draws_of_class() {
-        (fewest, most) if fewest == most => format!("{most} times"),
+        (fewest, most) if fewest == most => counted(most, "time"),
         (fewest, most) => format!("{fewest} or {most} times"),
     }
 }
@@ -47,9 +48,9 @@ pub(super) fn lines(stream: &Stream) -> Vec<(&'static str, String)> {
         listed.push(format!("{more} more"));
     }
     let extent = if fewest == most { fewest.to_string() } else { format!("{fewest} to {most}") };
-    lines.push(("by class", format!("{extent} samples each: {}", listed.join(", "))));
+    lines.push(("by class", format!("{} each: {}", counted(extent, "sample"), listed.join(", "))));
     if drawn.without > 0 {
-        let text = format!("{} samples whose {} cannot be read", drawn.without, drawn.field);
+        let text = format!("{} whose {} cannot be read", counted(drawn.without, "sample"), drawn.field);
         lines.push(("never drawn", text));
     }
     if let Selection::Grouped(grouped) = stream.selection() {
@@ -63,10 +64,14 @@ fn of_groups(grouped: &Grouped) -> impl Iterator<Item = (&'static str, String)> 
     let size = grouped.size();
     let rest = (grouped.left_out() > 0).then(|| {
         let left_out = grouped.left_out();
-        ("rests of groups", format!("{left_out} samples an epoch, others in each"))
+        ("rests of groups", format!("{} an epoch, others in each", counted(left_out, "sample")))
     });
     let small = (groups > 0).then(|| {
-        ("never drawn", format!("{samples} samples of {groups} groups with fewer than {size}"))
+        ("never drawn", format!(
+            "{} of {} with fewer than {size}",
+            counted(samples, "sample"),
+            counted(groups, "group")
+        ))
     });
     rest.into_iter().chain(small)
 }

@@ -1,5 +1,6 @@
 //! What `forebay check` says of batches by length and by shape.
 
+use forebay_protocol::counted::counted;
 use forebay_config::LengthUnit;
 use forebay_engine::Stream;
 use forebay_order::ByLength;
@@ -14,10 +15,10 @@ pub(super) fn batches(
     let config = stream.config();
     if let Some(buckets) = &config.batch.buckets {
         return format!(
-            "{batches} in the first epoch and rank, over {world_size} ranks, of {} samples at most and one of {} shapes; pools \
-             of {}",
-            config.batch.size,
-            buckets.len(),
+            "{batches} in the first epoch and rank, over {}, of {} at most and one of {}; pools of {}",
+            counted(world_size, "rank"),
+            counted(config.batch.size, "sample"),
+            counted(buckets.len(), "shape"),
             config.pool()
         );
     }
@@ -32,8 +33,9 @@ pub(super) fn batches(
         }
     };
     format!(
-        "{batches} in the first epoch and rank, over {world_size} ranks, of {of_batch:.1} samples on average, at most {} and \
+        "{batches} in the first epoch and rank, over {}, of {of_batch:.1} samples on average, at most {} and \
          {budget}{multiple}; lengths {} on average, at most {}; pools of {}",
+        counted(world_size, "rank"),
         config.batch.size,
         unit.length(lengths.mean()),
         unit.length(lengths.longest().into()),

@@ -1,5 +1,6 @@
 //! The lines of `forebay check` about the order, and about its cost in reads.
 
+use forebay_protocol::counted::counted;
 use super::classes;
 use forebay_config::Shuffle;
 use forebay_dataset::{PageBytes, SampleBlocks};
@@ -16,7 +17,8 @@ pub(super) fn lines(stream: &Stream, world_size: u32) -> Vec<(&'static str, Stri
         Selection::InBlocks(blocks) => {
             let (count, open) = (blocks.count(), blocks.open());
             format!(
-                "{count} blocks, permuted; the samples of {open} of them are mixed, about {} of {}",
+                "{}, permuted; the samples of {open} of them are mixed, about {} of {}",
+                counted(count, "block"),
                 samples_of_group(stream),
                 blocks.samples()
             )

@@ -2,6 +2,7 @@
 
 use forebay_client::{Batch, Tensor};
 use forebay_config::{Config, Override};
+use forebay_protocol::counted::counted;
 use forebay_protocol::tensor::TensorSpec;
 
 use super::figures::Figures;
@@ -26,18 +27,18 @@ pub(super) fn sample(
 ) -> anyhow::Result<String> {
     let mut loader = samples::attach(config, overrides, count, &[])?;
     let batch = samples::first_batch(&mut loader)?;
-    let mut lines = vec![format!("# {} samples of stream {}", batch.rows(), config.name)];
+    let mut lines = vec![format!("# {} of stream {}", counted(batch.rows(), "sample"), config.name)];
     let found: Vec<Sampled> = batch.tensors().map(|tensor| look_at(&batch, &tensor)).collect();
     lines.extend(found.iter().map(|sampled| sampled.line.clone()));
     for (tensor, sampled) in batch.tensors().zip(&found) {
         let Some(first) = sampled.flat_rows.first() else { continue };
         let sample = samples::ids(&batch)?.get(*first).copied().unwrap_or(0);
         let message = format!(
-            "`{}` is all of one value in {} of {} samples, such as sample {sample} ({}); look at that file, and at mean, \
+            "`{}` is all of one value in {} of {}, such as sample {sample} ({}); look at that file, and at mean, \
              std and dtype of output.{}",
             tensor.name(),
             sampled.flat_rows.len(),
-            sampled.rows,
+            counted(sampled.rows, "sample"),
             loader.path(sample)?.display(),
             tensor.name()
         );

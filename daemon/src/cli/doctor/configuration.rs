@@ -1,5 +1,6 @@
 //! Findings about a configuration's plan on this machine.
 
+use forebay_protocol::counted::counted;
 use forebay_protocol::tensor::DType;
 
 use super::finding::{Finding, Weight};
@@ -29,7 +30,7 @@ fn memory(launch: &Launch) -> Finding {
     let Some(plan) = launch.plans.first() else { return Finding::good("memory", "none") };
     let (needed, ceiling) = (format_bytes(plan.total_bytes()), format_bytes(plan.ceiling_bytes));
     let slots = launch.streams.first().map_or(0, |stream| stream.config().ring.slots);
-    Finding::good("memory", format!("{needed} of ring.memory = {ceiling}, with {slots} slots"))
+    Finding::good("memory", format!("{needed} of ring.memory = {ceiling}, with {}", counted(slots, "slot")))
 }
 
 fn threads(launch: &Launch) -> Finding {
@@ -41,7 +42,8 @@ fn threads(launch: &Launch) -> Finding {
                 Weight::Costly,
                 "threads",
                 format!(
-                    "stage `{name}` is limited to {limit} threads, and {cores} cores are allowed"
+                    "stage `{name}` is limited to {}, and {cores} cores are allowed",
+                    counted(limit, "thread")
                 ),
                 format!(
                     "remove `concurrency` of `{name}`: \"auto\" chooses it without starving the trainer"
@@ -49,7 +51,7 @@ fn threads(launch: &Launch) -> Finding {
             );
         }
     }
-    Finding::good("threads", format!("{} work threads on {cores} cores", launch.threads()))
+    Finding::good("threads", format!("{} on {}", counted(launch.threads(), "work thread"), counted(cores, "core")))
 }
 
 fn policy(launch: &Launch) -> Option<Finding> {
@@ -113,7 +115,10 @@ fn ring(launch: &Launch) -> Option<Finding> {
         Finding::new(
             Weight::Minor,
             "ring",
-            format!("{} slots: one slow batch makes the trainer wait", config.ring.slots),
+            format!(
+                "{}: one slow batch makes the trainer wait",
+                counted(config.ring.slots, "slot")
+            ),
             "ring.slots = 8, the default, where memory allows it",
         )
     })

@@ -97,7 +97,7 @@ fn datasets_written_by_save_to_disk_are_read() {
     assert_eq!(fields, expected);
     let warnings = opened.report.warnings.join("\n");
     assert!(warnings.contains("info.tags (it is a list of texts or bytes"), "{warnings}");
-    assert!(warnings.contains("1 rows have no caption"), "{warnings}");
+    assert!(warnings.contains("1 row without caption"), "{warnings}");
     assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
     for i in (0..7_u64).filter(|i| *i != 4) {
         let expected = [

@@ -310,7 +310,7 @@ fn class_summary_has_count_ends_and_extremes() {
         opened.dataset.description().classes.unwrap().to_string()
     };
     assert_eq!(summary(&["a/1.jpg", "a/2.jpg"]), "1, a, of 2 samples");
-    assert_eq!(summary(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]), "3, a to c, of 1 samples each");
+    assert_eq!(summary(&["a/1.jpg", "b/2.jpg", "c/3.jpg"]), "3, a to c, of 1 sample each");
     assert_eq!(
         summary(&["a/1.jpg", "a/2.jpg", "b/x/3.jpg", "b/y/4.jpg", "b/5.jpg", "c/6.jpg", "d/7.jpg"]),
         "4, a to d, of 1 (c) to 3 (b) samples"

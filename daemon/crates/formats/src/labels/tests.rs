@@ -167,7 +167,7 @@ fn yolo_boxes_are_in_pixels_and_polygons_have_masks() {
     assert_eq!(numbers(&opened, 0, 3), [20_i64, 40].map(i64::to_le_bytes).concat());
     assert_eq!(numbers(&opened, 0, 5), [1_i64, 2].map(i64::to_le_bytes).concat());
     assert_eq!(sample(&opened, 1).unwrap()[1..3], ["F32 [0, 4]", "I64 [0]"]);
-    assert_eq!(opened.report.warnings, ["1 boxes without an area are left out"]);
+    assert_eq!(opened.report.warnings, ["left out: 1 box without an area"]);
     let opened = made.open_at("yolo", "", own_keys("dataset.image_set = \"val\"\n")).unwrap();
     assert_eq!(names(&opened), ["val/c.txt:1"]);
     let config = config_for("auto", &made.path(""));

@@ -269,7 +269,7 @@ pub(super) fn make(
     let form = "a sample is named by its manifest and its line, as in train.csv:17";
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
     let lacking = rules.iter().zip(missing);
-    warnings.extend(lacking.filter_map(|(rule, rows)| rule.rule.lacking_warning(rows, "rows")));
+    warnings.extend(lacking.filter_map(|(rule, rows)| rule.rule.lacking_warning(rows, "row")));
     for (rule, found) in rules.iter_mut().zip(found) {
         if let Some(Some(classes)) = &mut rule.classes
             && classes.are_sorted

@@ -168,7 +168,7 @@ fn fields_follow_the_configuration() {
     assert_eq!(sample(&opened, 1).unwrap()[2..5], ["1", "0", "\"\""]);
     let missing = sample(&opened, 2).unwrap_err();
     assert!(missing.contains("gone.npy"), "{missing}");
-    assert!(opened.report.warnings[0].contains("1 rows without a value"), "{:?}", opened.report);
+    assert!(opened.report.warnings[0].contains("1 row without a value"), "{:?}", opened.report);
     assert!(opened.dataset.description().field_rules.contains("classes = \"sorted\""));
     assert!(opened.dataset.classes().is_empty(), "two fields have classes");
     // The labels do not depend on the limit.

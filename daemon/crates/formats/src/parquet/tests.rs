@@ -94,7 +94,7 @@ fn files_written_by_hugging_face_are_read() {
         warnings.contains("tokens (it is a list, read only if dataset.fields names it"),
         "{warnings}"
     );
-    assert!(warnings.contains("1 rows have no caption"), "{warnings}");
+    assert!(warnings.contains("1 row without caption"), "{warnings}");
     assert_eq!(opened.dataset.classes(), ["cat", "dog", "eel"]);
     assert_eq!(opened.dataset.description().classes.unwrap().to_string(), "3, cat to eel");
     for i in (0..7_u64).filter(|i| *i != 4) {

@@ -373,7 +373,7 @@ pub(super) fn make<T: TableKind>(
 fn lacking_warning(field: &TableField, lacking: u64, samples: u64) -> Option<String> {
     let rule = &field.rule.rule;
     if lacking == 0 || lacking < samples || rule.form != Form::Image {
-        return rule.lacking_warning(lacking, "rows");
+        return rule.lacking_warning(lacking, "row");
     }
     Some(format!(
         "no row holds the bytes of a picture in {}: the writer stored the paths alone, as `to_parquet` of Hugging Face does. \

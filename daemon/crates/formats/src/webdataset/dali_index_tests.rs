@@ -230,7 +230,7 @@ fn list_of_another_archive_is_not_used() {
     for (list, expected) in &lists {
         let (said, _) = bucket.compare(list);
         assert_eq!(said.len(), 1, "{said:?} of {list:.200}");
-        let begin = "1 of the archives have an .idx that is not used, and were read through instead; a.idx: ";
+        let begin = "read through: 1 archive with an .idx that is not used; a.idx: ";
         assert!(said[0].starts_with(begin) && said[0].contains(expected), "{said:?}: {expected}");
     }
     assert_eq!(bucket.compare(&right).0, Vec::<String>::new());

@@ -1,5 +1,6 @@
 //! Plans the scan of archives, and describes its results.
 
+use forebay_protocol::counted::counted;
 use super::members::Members;
 use super::names::{self, Name};
 use super::scan::{Column, Counts};
@@ -84,41 +85,49 @@ impl TarScan {
     /// Warnings about a scan, one sentence each.
     pub(super) fn sentences(&self, counts: &Counts) -> Vec<String> {
         let mut sentences = Vec::new();
-        let mut tell = |count: u64, words: &str| {
+        let mut tell = |count: u64, before: &str, noun: &str, words: &str| {
             if count > 0 {
-                sentences.push(format!("{count} {words}"));
+                sentences.push(format!("{before}{}{words}", counted(count, noun)));
             }
         };
-        tell(counts.hidden, "hidden members, such as those that macOS adds, are left out");
+        let left_out = "left out: ";
+        tell(counts.hidden, left_out, "hidden member", ", such as macOS adds");
         tell(
             counts.skipped,
-            "samples without a member that dataset.fields has as missing = \"skip\" are left out",
+            left_out,
+            "sample",
+            " without a member that dataset.fields has as missing = \"skip\"",
         );
-        tell(counts.foreign, "samples without any member that dataset.fields names are left out");
+        tell(counts.foreign, left_out, "sample", " without any member that dataset.fields names");
         if let Some(first) = counts.distrusted.first() {
             tell(
                 counts.distrusted.len() as u64,
+                "read through: ",
+                "archive",
                 &format!(
-                    "of the archives have an .idx that is not used, and were read through instead; {first}. Make it again \
-                     with DALI's wds2idx, or remove it"
+                    " with an .idx that is not used; {first}. Make it again with DALI's wds2idx, or remove it"
                 ),
             );
         }
         tell(
             counts.links,
-            "members are hard links without data, and are left out: tar stores equal files so once they are linked. Make the \
+            left_out,
+            "member",
+            " that a hard link without data stands for: tar stores equal files so once they are linked. Make the \
              archive again with tar --hard-dereference",
         );
         tell(
             counts.unmarked,
-            "archives end without the blocks that mark an archive's end: they may have been cut off; compare their sizes with \
-             those of the originals",
+            "",
+            "archive",
+            " without the blocks that mark an archive's end, which may have been cut off: compare the size with that of the \
+             original",
         );
         for (column, missing) in self.columns.iter().zip(&counts.missing) {
             let is_error =
                 |rule: &&FieldRule| rule.from == column.from && rule.missing == Missing::Error;
             let rule = self.rules.iter().find(is_error);
-            sentences.extend(rule.and_then(|rule| rule.lacking_warning(*missing, "samples")));
+            sentences.extend(rule.and_then(|rule| rule.lacking_warning(*missing, "sample")));
         }
         sentences
     }

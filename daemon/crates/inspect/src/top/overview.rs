@@ -1,5 +1,6 @@
 //! A table of all ranks of a host: a line for each session, the slow rank marked, and totals.
 
+use forebay_protocol::counted::counted;
 use std::collections::BTreeSet;
 
 use ratatui::Frame;
@@ -22,7 +23,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, snapshots: &[Snapshot], se
     let mut page = Page::new(frame, body);
     let daemons: BTreeSet<usize> = snapshots.iter().map(|snapshot| snapshot.key.daemon).collect();
     let sessions = snapshots.iter().filter(|snapshot| snapshot.session().is_some()).count();
-    let title = format!(" forebay  {sessions} sessions of {} daemons", daemons.len());
+    let title = format!(
+        " forebay  {} of {}",
+        counted(sessions, "session"),
+        counted(daemons.len(), "daemon")
+    );
     page.line(styled(left(&title, page.width()), Style::new().reversed()));
     let spare = page.width().saturating_sub(FIXED_COLUMNS);
     let stream = (spare / 2).clamp(6, 24);

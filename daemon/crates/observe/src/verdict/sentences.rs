@@ -1,5 +1,6 @@
 //! The text of a verdict: the limit, its certainty, the numbers, and the key to change.
 
+use forebay_protocol::counted::counted;
 use super::facts::{Facts, StageFacts, Tail};
 use super::thresholds::{
     ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, LATENCY_SHARE,
@@ -209,10 +210,10 @@ impl Facts<'_> {
         let what = format!("the stage `{}`{whose} is the limit", report.name);
         let (remedy, advice) = self.remedy(stage);
         let sentence = format!(
-            "{what}: a sample takes {}, so {:.1} of {} threads are busy {waits}; {remedy}{} (the daemon used {:.1} cores)",
+            "{what}: a sample takes {}, so {:.1} of {} are busy {waits}; {remedy}{} (the daemon used {:.1} cores)",
             duration(report.ave_time),
             stage.busy,
-            report.concurrency,
+            counted(report.concurrency, "thread"),
             self.word_of_tail(stage),
             self.used_cores(),
         );
@@ -230,7 +231,7 @@ impl Facts<'_> {
     ) -> Words {
         let workers = stage.report.concurrency;
         let of_all = |seconds: f64| duration(seconds / python.num_calls.max(1) as f64);
-        let busy = format!("{:.1} of {workers} workers are busy {waits}", stage.busy);
+        let busy = format!("{:.1} of {} are busy {waits}", stage.busy, counted(workers, "worker"));
         let what = format!("{} (Python){whose} is the limit", stage.title());
         let task = stage.report.task();
         let (tasks, function, native) = if stage.report.is_of_batches {

@@ -164,7 +164,7 @@ fn stage_with_busy_threads_is_named() {
     // Longer rows, but enough threads for them.
     let long = stage("long", 6, &[(0.0297, 1000)], ASLEEP, 0.9);
     let short = stage("short", 1, &[(0.0099, 1000)], ASLEEP, 0.1);
-    Pipeline::of(vec![quick_fetch(0.9), long, short]).is_limited_by("short", &["of 1 threads"]);
+    Pipeline::of(vec![quick_fetch(0.9), long, short]).is_limited_by("short", &["of 1 thread"]);
 }
 
 #[test]

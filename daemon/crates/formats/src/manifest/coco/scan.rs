@@ -8,6 +8,7 @@ use super::parse::{Annotation, Fault, Parsed, Wanted, parse};
 use super::{Coco, Masks};
 use crate::indexed::{Format, Opening};
 use crate::manifest::paths::Paths;
+use forebay_protocol::counted::counted;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::ScanProgress;
 use forebay_index::folder::select::Listed;
@@ -194,17 +195,20 @@ impl Table {
 
     /// The warnings for the user, one sentence each.
     fn sentences(&self, parsed: &Parsed, masks: Option<Masks>) -> impl Iterator<Item = String> {
-        let tell = |count: u64, words: &str| (count > 0).then(|| format!("{count} {words}"));
+        let tell = |count: u64, before: &str, noun: &str, words: &str| {
+            (count > 0).then(|| format!("{before}: {}{words}", counted(count, noun)))
+        };
+        let left_out = "left out";
         let crowds = match masks {
-            Some(Masks::Categories) => "annotations of crowds (iscrowd) have no boxes",
-            _ => "annotations of crowds (iscrowd) are left out",
+            Some(Masks::Categories) => "without boxes",
+            _ => left_out,
         };
         let without_mask = masks.map_or(0, |_| parsed.without_mask);
         let sentences = [
-            tell(parsed.crowds, crowds),
-            tell(parsed.empty, "boxes without an area are left out"),
-            tell(without_mask, "objects without a segmentation are not in masks"),
-            tell(self.foreign, "annotations of images that the file does not list are left out"),
+            tell(parsed.crowds, crowds, "annotation", " of crowds (iscrowd)"),
+            tell(parsed.empty, left_out, "box", " without an area"),
+            tell(without_mask, "not in masks", "object", " without a segmentation"),
+            tell(self.foreign, left_out, "annotation", " of images that the file does not list"),
         ];
         sentences.into_iter().flatten()
     }

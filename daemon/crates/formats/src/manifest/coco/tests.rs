@@ -265,7 +265,7 @@ fn ids_as_strings_or_floats_and_empty_boxes_are_read() {
     assert_eq!(names(&opened), ["a.json:9", "a.json:7"]);
     assert_eq!(sample(&opened, 0).unwrap()[1..3], ["F32 [1, 4]", "I64 [1]"]);
     assert_eq!(sample(&opened, 1).unwrap()[1..3], ["F32 [0, 4]", "I64 [0]"]);
-    assert_eq!(opened.report.warnings, ["1 boxes without an area are left out"]);
+    assert_eq!(opened.report.warnings, ["left out: 1 box without an area"]);
 }
 
 #[test]
@@ -317,8 +317,8 @@ fn boxes_and_labels_belong_to_their_image() {
     let warnings = opened.report.warnings.join("; ");
     assert_eq!(
         warnings,
-        "1 annotations of crowds (iscrowd) are left out; 1 boxes without an area are left out; \
-         1 annotations of images that the file does not list are left out"
+        "left out: 1 annotation of crowds (iscrowd); left out: 1 box without an area; left out: 1 annotation of images that \
+         the file does not list"
     );
     let config = config_for("auto", &made.path("a.json"));
     assert_eq!(recognize(&config, OpenOptions::default()).unwrap(), "coco");
