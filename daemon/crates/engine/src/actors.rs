@@ -1,6 +1,7 @@
 //! The threads' work: fetching, running stages, tuning; and runs of one stage or one sample without a session.
 
 pub(crate) mod fetch;
+pub(crate) mod fetch_chunk;
 pub(crate) mod fetch_threads;
 pub(crate) mod fetch_tuning;
 pub(crate) mod followers;

@@ -156,7 +156,12 @@ impl Engine {
             self.ticks_wanted.notify_one();
         }
         match advanced {
-            Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
+            Ok(true) => {
+                let stream = session.stream_number;
+                if self.has_fetch_jobs(stream) {
+                    self.fetch_notify[stream].notify_waiters();
+                }
+            }
             Ok(false) => {}
             Err(end) => return self.detach(number, &end),
         }

@@ -195,6 +195,10 @@ impl Format for Manifest {
     }
 
     fn locate(&self, index: &RowIndex, id: SampleId, locations: &mut Vec<Location>) {
+        // A row without files is not looked up: a work thread reads its cells anyway.
+        if !self.rules.iter().any(ColumnRule::is_file) {
+            return;
+        }
         let first = id.0.saturating_mul(index.columns() as u64);
         let files = self.cells(index, id).zip(0_u64..).filter(|((_, file), _)| file.is_some());
         locations.extend(files.map(|(_, column)| Location::whole(FileId(first + column))));

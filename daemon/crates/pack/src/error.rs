@@ -35,6 +35,12 @@ pub enum PackError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file of the source was written to while it was read.
+    #[error("{} changed while it was read; give the same command again once nothing writes to the dataset", .path.display())]
+    Changed {
+        /// The sample's name.
+        path: PathBuf,
+    },
     /// The disk is too small.
     #[error(
         "{}: the result takes about {needed}, and {free} are free; free some space, or name a folder of another disk with --output",

@@ -9,7 +9,9 @@ use forebay_formats::sample_reader::SampleReader;
 use forebay_index::index_file::contents_digest;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
-use forebay_storage::Storage;
+use forebay_storage::location::Location;
+use forebay_storage::version::FileStatus;
+use forebay_storage::{Storage, StorageError};
 
 use crate::Request;
 use crate::error::PackError;
@@ -154,6 +156,22 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// The states of a sample's files, if they are local and the index has none: that of a folder has no sizes, and a file
+    /// that is written to meanwhile would be packed as it was at no time.
+    fn states(&self, id: SampleId) -> Result<Vec<FileStatus>, StorageError> {
+        if self.storage.remote_root().is_some() {
+            return Ok(Vec::new());
+        }
+        let dataset = self.dataset();
+        let mut locations = Vec::new();
+        dataset.locate(id, &mut locations);
+        let is_unknown = |place: &&Location| {
+            place.range.length.is_none() && dataset.stamp(place.file).is_none()
+        };
+        let unknown = locations.iter().filter(is_unknown);
+        unknown.map(|place| self.storage.status(dataset, place.file)).collect()
+    }
+
     pub(crate) fn bad(&self, id: SampleId, reason: String) -> PackError {
         PackError::BadSample { path: self.dataset().full_name(self.storage, id), reason }
     }
@@ -198,6 +216,7 @@ impl Thread<'_, '_> {
         let most_pixels = request.config.dataset.limits.pixels;
         let fields = reading.dataset().fields();
         let mut coded = None;
+        let before = reading.states(id)?;
         let values = reader.read(id, |values| {
             let mut taken = Vec::with_capacity(values.len());
             for (place, value) in values.iter().enumerate() {
@@ -214,7 +233,12 @@ impl Thread<'_, '_> {
             }
             Ok(taken)
         });
-        let values = values?.map_err(|reason| reading.bad(id, reason))?;
+        let values = values?;
+        if reading.states(id)? != before {
+            let path = reading.dataset().full_name(reading.storage, id);
+            return Err(PackError::Changed { path });
+        }
+        let values = values.map_err(|reason| reading.bad(id, reason))?;
         if let Some(field) = coded {
             return Err(PackError::Refused(format!(
                 "the field `{}` has masks of outlines, which only Forebay's formats of labels store; leave dataset.masks out, \

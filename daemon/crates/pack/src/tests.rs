@@ -480,3 +480,51 @@ fn options_that_do_not_apply_are_refused_by_name() {
     let error = texts.pack("tar", change).unwrap_err().to_string();
     assert!(error.contains("no field of single pictures"), "{error}");
 }
+
+/// Appends to a picture after its first read.
+#[derive(Debug)]
+struct Written {
+    inner: std::sync::Arc<dyn Storage>,
+    picture: PathBuf,
+    is_written: std::sync::atomic::AtomicBool,
+}
+
+impl forebay_storage::Layer for Written {
+    type Inner = dyn Storage;
+
+    fn inner(&self) -> &dyn Storage {
+        self.inner.as_ref()
+    }
+
+    fn read_opened(
+        &self,
+        files: &dyn forebay_storage::location::FileTable,
+        opened: forebay_storage::Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), forebay_storage::StorageError> {
+        self.inner.read_opened(files, opened, buffer)?;
+        if !self.is_written.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let mut bytes = fs::read(&self.picture).unwrap();
+            bytes.push(0);
+            fs::write(&self.picture, bytes).unwrap();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn picture_that_is_written_to_while_it_is_read_is_named() {
+    let mut fixture = Fixture::pictures();
+    let picture = fixture.root.path().join("data/cat/00.v1.jpg");
+    let inner = std::sync::Arc::clone(&fixture.source.storage);
+    let is_written = false.into();
+    fixture.source.storage =
+        std::sync::Arc::new(Written { inner, picture: picture.clone(), is_written });
+    // The first sample is read once before the threads begin.
+    let error = fixture.pack("tar", |request| request.threads = 1).unwrap_err().to_string();
+    let said = format!("{} changed while it was read", picture.display());
+    assert!(error.contains(&said), "{error}");
+    // What does not change is packed by the same command.
+    let packed = fixture.pack("tar", |_| {}).unwrap();
+    assert_eq!(packed.samples, 40);
+}

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::actors::fetch_chunk::Chunk;
 use crate::actors::reading::{AbandonedCount, Reading};
 
 /// Stack size of a thread: reading needs a small part of it, a panic's message more.
@@ -63,6 +64,8 @@ pub(crate) struct FetchThreads {
     allowed_beside_hung_at: Option<Instant>,
     /// Whether a failure to start a thread was logged.
     has_warned: bool,
+    /// The rows of a task; set by the lanes.
+    pub(crate) chunk: Chunk,
 }
 
 impl std::fmt::Debug for FetchThreads {
@@ -149,6 +152,7 @@ impl FetchThreads {
             hung_at_answer,
             allowed_beside_hung_at,
             has_warned,
+            chunk: Chunk::default(),
         };
         threads.set_lanes(lanes)?;
         Ok(threads)

@@ -1,11 +1,11 @@
 //! A fetch lane: the engine thread's part of one read at a time.
 //!
 //! A lane takes a few rows of the session that comes first ([`crate::ground::turns`]), in (batch, row) order, and
-//! passes them to a fetch thread ([`crate::actors::fetch`]): more rows at a time while reads are fast. It starts when
-//! the byte budget has room. A call that exceeds `dataset.read_timeout` is abandoned together with its thread
-//! ([`crate::actors::reading`]); its row is read again like a row whose read failed ([`crate::actors::retry_queue`]).
-//! Rows due for a retry come first. How many threads may hang before reads become fewer: see
-//! [`crate::actors::fetch_threads`].
+//! passes them to a fetch thread ([`crate::actors::fetch`]): more rows at a time while reads are fast
+//! ([`crate::actors::fetch_chunk`]). It starts when the byte budget has room. A call that exceeds
+//! `dataset.read_timeout` is abandoned together with its thread ([`crate::actors::reading`]); its row is read again
+//! like a row whose read failed ([`crate::actors::retry_queue`]). Rows due for a retry come first. How many threads may
+//! hang before reads become fewer: see [`crate::actors::fetch_threads`].
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,33 +15,13 @@ use std::time::Duration;
 use forebay_protocol::clock::monotonic_ns;
 
 use super::{Engine, SharedEngine};
+use crate::actors::fetch_chunk::Chunk;
 use crate::actors::reading::Reading;
 use crate::actors::retry_queue::PutOff;
 use crate::core::session::Session;
 use crate::ground::gate::{LaneTurn, Promise};
 use crate::ground::work::FetchJob;
 use forebay_storage::StorageError;
-
-/// Rows per task of a fetch thread: amortises starting the task, about 10 µs.
-const CHUNK_ROWS: usize = 4;
-/// Minimum while reads are fast, as from the page cache: each task disturbs the engine and the work threads.
-const QUICK_CHUNK_ROWS: usize = 16;
-/// Maximum while reads are fast, and the maximal read time of such a task. A task has fewer rows if other lanes would
-/// get none.
-const MAX_CHUNK_ROWS: usize = 64;
-const CHUNK_TIME: Duration = Duration::from_millis(1);
-/// Maximal mean time of a fast read.
-const QUICK: Duration = Duration::from_micros(250);
-
-/// Rows for the next task, after `count` rows took `took`.
-fn chunk_rows(took: Duration, count: usize) -> usize {
-    let each = took / u32::try_from(count).unwrap_or(u32::MAX).max(1);
-    if each >= QUICK {
-        return CHUNK_ROWS;
-    }
-    let rows = CHUNK_TIME.as_nanos() / each.as_nanos().max(1);
-    usize::try_from(rows).unwrap_or(usize::MAX).clamp(QUICK_CHUNK_ROWS, MAX_CHUNK_ROWS)
-}
 
 /// Period in which a lane checks whether it may read although many threads hang.
 const HUNG_LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -56,7 +36,6 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
     let more_lanes = Rc::clone(&engine.borrow().more_lanes);
     let shares_units = engine.borrow().streams[stream].shares_units;
     let limit = engine.borrow().streams[stream].config.dataset.read_timeout;
-    let mut rows = CHUNK_ROWS;
     loop {
         if lane >= engine.borrow().fetch_threads[stream].lanes() {
             more_lanes.notified().await;
@@ -79,7 +58,7 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
                 continue;
             }
         };
-        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream, rows).into();
+        let jobs: VecDeque<FetchJob> = engine.borrow_mut().take_fetch_jobs(stream).into();
         let mut left = Some((jobs, promise));
         while let Some((mut jobs, promise)) = left.filter(|(jobs, _)| !jobs.is_empty()) {
             while !jobs.is_empty() && !engine.borrow_mut().may_read(stream, limit) {
@@ -89,13 +68,14 @@ pub(super) async fn run_lane(engine: SharedEngine, stream: usize, lane: usize) {
             let count = jobs.len();
             left = match read_watched(&engine, (stream, lane), jobs, promise, limit).await {
                 Read::All { took } => {
-                    engine.borrow_mut().fetch_threads[stream].note_answer();
-                    rows = chunk_rows(took, count);
+                    let threads = &mut engine.borrow_mut().fetch_threads[stream];
+                    threads.note_answer();
+                    threads.chunk = Chunk::after(took, count);
                     None
                 }
                 Read::Ended => None,
                 Read::Hung(rest) => {
-                    rows = CHUNK_ROWS;
+                    engine.borrow_mut().fetch_threads[stream].chunk = Chunk::default();
                     Some((after_hanging(&engine, stream, rest, limit), None))
                 }
             };
@@ -175,13 +155,18 @@ impl Engine {
         self.fetch_threads[stream].may_read(now, limit)
     }
 
-    /// Whether there are rows for a lane of a stream.
-    fn has_fetch_jobs(&self, stream: usize) -> bool {
+    /// Whether there are rows for a lane of a stream that do not wait for further ones.
+    pub(super) fn has_fetch_jobs(&self, stream: usize) -> bool {
         if self.has_due_retries(stream) {
             return true;
         }
+        // Units are read ahead for other rows.
+        let chunk = match self.streams[stream].shares_units {
+            true => Chunk::default(),
+            false => self.fetch_threads[stream].chunk,
+        };
         let mut sessions = self.sessions.values();
-        sessions.any(|session| session.stream_number == stream && session.admissions_left() > 0)
+        sessions.any(|session| session.stream_number == stream && session.has_reads(chunk))
     }
 
     /// The place and the session number of the session whose next row is fetched first.
@@ -204,20 +189,18 @@ impl Engine {
 
     /// The next rows that a lane of a stream fetches: rows due for a retry, otherwise rows of the session that comes
     /// first ([`turns`](crate::ground::turns)).
-    fn take_fetch_jobs(&mut self, stream: usize, count: usize) -> Vec<FetchJob> {
-        let due = self.take_due_retries(stream, count.min(CHUNK_ROWS));
+    fn take_fetch_jobs(&mut self, stream: usize) -> Vec<FetchJob> {
+        let due = self.take_due_retries(stream, Chunk::default().most);
         if !due.is_empty() {
             return due;
         }
-        let lanes = self.fetch_threads[stream].lanes();
+        let (lanes, chunk) = (self.fetch_threads[stream].lanes(), self.fetch_threads[stream].chunk);
         let next = self.next_to_fetch(|session| session.stream_number == stream);
         let Some((_, number)) = next else { return Vec::new() };
         let session = self.sessions.get_mut(&number);
         let taken = session.map(|session| {
-            let share = session.admissions_left().div_ceil(lanes);
-            // Slow reads are spread over all lanes.
-            let least = if count > CHUNK_ROWS { QUICK_CHUNK_ROWS } else { 1 };
-            session.take_admissions(count.min(share.max(least)))
+            let rows = chunk.rows(session.admissions_left(), lanes);
+            session.take_admissions(rows)
         });
         self.share_rows(number, taken.unwrap_or_default())
     }

@@ -59,6 +59,7 @@ pub use self::terms::SessionEnd;
 pub(crate) use self::terms::SessionFault;
 pub use self::terms::SessionTerms;
 use self::terms::tensor_entries;
+use crate::actors::fetch_chunk::Chunk;
 use crate::ground::batch_shape::BatchShape;
 use crate::ground::row_cells::{RowFailure, appended_traceback};
 use crate::ground::shared_rows::SharedRows;
@@ -537,6 +538,13 @@ impl Session {
     /// Number of rows to fetch.
     pub(crate) fn admissions_left(&self) -> usize {
         self.batches.admissions_left()
+    }
+
+    /// Whether there are rows to fetch that do not wait for further ones.
+    pub(crate) fn has_reads(&self, chunk: Chunk) -> bool {
+        let left = self.batches.admissions_left();
+        let under_way = || self.batches.rows_under_way(&self.work);
+        left > 0 && !chunk.waits_for_more(left, under_way(), self.shape.size)
     }
 
     /// Queues a row again to be fetched from the start.
