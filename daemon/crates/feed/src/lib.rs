@@ -5,3 +5,8 @@
 //! the order, the batches, the substitutes and what was published.
 
 #![forbid(unsafe_code)]
+
+pub mod discovery;
+pub mod keys;
+pub mod spread;
+pub mod tls;
