@@ -54,6 +54,7 @@ impl Engine {
             ))
         });
         let shared_rows = shared_rows.collect();
+        let supplies = vec![None; streams.len()];
         let has_begun = streams.iter().map(|_| Cell::default()).collect();
         let gates = Gates::new(budgets, &waker, keeps_units);
         let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
@@ -77,6 +78,7 @@ impl Engine {
             rows_published: Rc::default(),
             units,
             shared_rows,
+            supplies,
             has_begun,
             gates,
             pool,

@@ -64,6 +64,7 @@ impl Script {
             },
             streams: vec![StreamReport {
                 sharing: None,
+                supply: None,
                 batch_operations: None,
                 name: "train".to_owned(),
                 batch_size: 64,
