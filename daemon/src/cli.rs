@@ -12,6 +12,8 @@ mod doctor;
 mod harden;
 mod index;
 mod init;
+#[cfg_attr(not(feature = "feed"), path = "cli/no_keys.rs")]
+mod keys;
 mod launch;
 mod loader_opening;
 mod logging;
@@ -82,6 +84,8 @@ enum Command {
     Index(index::IndexArguments),
     /// Write a dataset's samples into shards of another layout: tar, MDS or Parquet.
     Pack(pack::PackArguments),
+    /// Make certificates for feeders and trainers, or renew them.
+    Keys(keys::KeysArguments),
     /// Show, fill, verify or trim the cache on disk.
     Cache(cache::CacheArguments),
     /// Demonstrate Forebay on generated images.
@@ -129,6 +133,7 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::top(&arguments),
         Command::Index(arguments) => index::index(&arguments),
         Command::Pack(arguments) => pack::pack(&arguments),
+        Command::Keys(arguments) => keys::keys(&arguments),
         Command::Cache(arguments) => cache::cache(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Completions(arguments) => {

@@ -5,3 +5,16 @@
 //! the order, the batches, the substitutes and what was published.
 
 #![forbid(unsafe_code)]
+
+pub mod client;
+mod codec;
+pub mod discovery;
+mod flatbuffer;
+mod ipc;
+pub mod keys;
+mod messages;
+pub mod server;
+pub mod spread;
+mod sockets;
+mod ticket;
+pub mod tls;
