@@ -45,6 +45,7 @@ use crate::ground::supply::Supply;
 use crate::ground::units::{Units, Wanted};
 use crate::ground::waker::Waker;
 use crate::ground::work::{FetchJob, SessionWork};
+use forebay_storage::Retries;
 use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 /// The engine, shared by the tasks of its thread.
@@ -71,6 +72,8 @@ pub struct Engine {
     shared_rows: Vec<Arc<SharedRows<FetchJob>>>,
     /// By stream: who else makes its rows.
     supplies: Vec<Option<Arc<Supply>>>,
+    /// By stream: the outage of all feeders, if only they make its rows.
+    feeder_outages: Vec<Option<Retries>>,
     /// By stream: whether its trainers have begun (`share.start_together`).
     has_begun: Vec<Cell<bool>>,
     pub(crate) gates: Gates,
@@ -366,6 +369,7 @@ impl Engine {
             stream.outages.tick();
         }
         self.reap_retries();
+        self.watch_feeders();
         self.watch_waits();
     }
 

@@ -173,34 +173,38 @@ pub(crate) fn batch(fed: &FedRows, places: &[usize]) -> (Batch, usize) {
             lengths.push(length);
         }
     }
+    let write = |row: usize, column: usize, out: &mut [u8]| {
+        out.copy_from_slice(fed.row(places[row]).column(column));
+    };
     let rows = lengths.first().map_or(0, Vec::len);
-    let (layout, starts) = lay_out(columns, &lengths, rows);
+    (assemble(columns, &lengths, rows, write), rows)
+}
+
+/// Rows with these lengths, by column and row, as a message; `write` writes a row of a column.
+fn assemble(
+    columns: &[RowColumn],
+    lengths: &[Vec<usize>],
+    rows: usize,
+    mut write: impl FnMut(usize, usize, &mut [u8]),
+) -> Batch {
+    let (layout, starts) = lay_out(columns, lengths, rows);
     let mut body = vec![0; layout.end];
-    for (column, lengths) in columns.iter().zip(&lengths).zip(&starts).filter_map(with_offsets) {
-        write_offsets(&mut body, column, lengths);
-    }
-    for (number, place) in places[..rows].iter().enumerate() {
-        let mut row = fed.row(*place);
-        for (column, (_, start)) in starts.iter().enumerate() {
-            let before: usize = lengths[column][..number].iter().sum();
-            let bytes = row.column(column);
-            let at = start + before;
-            body[at..at + bytes.len()].copy_from_slice(bytes);
+    let placed = columns.iter().zip(lengths).zip(&starts).enumerate();
+    for (number, ((column, lengths), (offsets, start))) in placed {
+        if let Some(at) = offsets {
+            write_offsets(&mut body, (column, *at), lengths);
+        }
+        let mut at = *start;
+        for (row, length) in lengths.iter().enumerate() {
+            write(row, number, &mut body[at..at + length]);
+            at += length;
         }
     }
     let header = Table::default()
         .number(0, i64::try_from(rows).unwrap_or(0).to_le_bytes())
         .with(1, Value::Pairs(layout.nodes))
         .with(2, Value::Pairs(layout.buffers));
-    (Batch { header: message(RECORD_BATCH, header, body.len()), body }, rows)
-}
-
-type Placed<'a> = ((&'a RowColumn, &'a Vec<usize>), &'a (Option<usize>, usize));
-
-fn with_offsets<'a>(
-    ((column, lengths), (offsets, _)): Placed<'a>,
-) -> Option<((&'a RowColumn, usize), &'a Vec<usize>)> {
-    offsets.map(|at| ((column, at), lengths))
+    Batch { header: message(RECORD_BATCH, header, body.len()), body }
 }
 
 fn write_offsets(body: &mut [u8], (column, at): (&RowColumn, usize), lengths: &[usize]) {
@@ -301,5 +305,73 @@ impl Received {
             usize::try_from(number).ok()?.checked_mul(unit)
         };
         bytes.get(offset(row)?..offset(row + 1)?)
+    }
+}
+
+/// Three rows of the columns of the fuzzer's entry point.
+#[cfg(test)]
+pub(crate) fn three_rows() -> Batch {
+    let columns = tests::columns();
+    let write = |row: usize, column: usize, out: &mut [u8]| {
+        out.fill(u8::try_from(10 * column + row).unwrap_or(0));
+    };
+    assemble(&columns[..2], &[vec![6; 3], vec![16, 0, 48]], 3, write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_protocol::tensor::{Extent, TensorSpec};
+
+    pub(crate) fn columns() -> Vec<RowColumn> {
+        let extent = Extent::Ragged { max_row_bytes: 64, compact: false };
+        let boxes = TensorSpec { extent, ..TensorSpec::dense("boxes", DType::F32, &[4]) };
+        let tokens = TensorSpec { extent, ..TensorSpec::dense("tokens", DType::I64, &[]) };
+        let image = TensorSpec::dense("image", DType::U8, &[2, 3]);
+        let index = TensorSpec::dense("index", DType::I64, &[]);
+        [image, boxes, tokens, index].iter().map(RowColumn::of_tensor).collect()
+    }
+
+    /// Three rows whose bytes tell where they belong.
+    fn rows() -> (Batch, Vec<Vec<usize>>) {
+        let lengths = vec![vec![6; 3], vec![16, 0, 48], vec![0, 64, 8], vec![8; 3]];
+        let write = |row: usize, column: usize, out: &mut [u8]| {
+            out.fill(u8::try_from(10 * column + row).unwrap());
+        };
+        (assemble(&columns(), &lengths, 3, write), lengths)
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_written() {
+        let (columns, (batch, lengths)) = (columns(), rows());
+        let received = Received::read(&batch.header, batch.body.into(), &columns).unwrap();
+        assert_eq!(received.rows, 3);
+        for (number, column) in columns.iter().enumerate() {
+            for row in 0..3 {
+                let bytes = received.row(column, number, row).unwrap();
+                assert_eq!(bytes.len(), lengths[number][row], "{}", column.name);
+                let mark = u8::try_from(10 * number + row).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == mark), "{} of row {row}", column.name);
+            }
+            assert!(received.row(column, number, 3).is_none());
+        }
+    }
+
+    #[test]
+    fn cut_or_other_messages_are_refused() {
+        let (columns, (batch, _)) = (columns(), rows());
+        let body = Bytes::from(batch.body);
+        for length in 0..batch.header.len() - 8 {
+            let _ = Received::read(&batch.header[..length], body.clone(), &columns);
+        }
+        for length in 0..body.len() {
+            let cut = Received::read(&batch.header, body.slice(..length), &columns);
+            if let Some(received) = cut {
+                let last = received.row(&columns[3], 3, 2);
+                assert!(last.is_none_or(|bytes| bytes.len() == 8));
+            }
+        }
+        assert!(Received::read(&batch.header, body.clone(), &columns[1..]).is_none());
+        assert!(Received::read(&schema(&columns), body, &columns).is_none());
     }
 }

@@ -10,6 +10,7 @@ pub mod client;
 mod codec;
 pub mod discovery;
 mod flatbuffer;
+pub mod fuzzing;
 mod ipc;
 pub mod keys;
 mod messages;

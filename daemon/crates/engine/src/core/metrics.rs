@@ -216,6 +216,7 @@ impl Engine {
             requests: stream.requests(),
             cache: stream.storage.properties().cache.map(CacheMetrics::report),
             sharing: self.shared_rows[number].report(),
+            feeding: None,
             supply: self.supplies[number].as_ref().map(|supply| supply.report()),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),

@@ -4,15 +4,21 @@
 //! work is not: while a feeder can be reached, rows that were taken here and are not finished are limited to what keeps
 //! the work threads and the lanes busy.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Engine, SharedEngine};
+use crate::actors::fetch::fail;
 use crate::actors::followers::finish_copy;
+use crate::core::session::Session;
+use crate::ground::row_cells::RowFailure;
 use crate::ground::supply::{CHECKED_ONE_IN, EngineWaker, Supplier, Supply};
 use crate::ground::units::Wanted;
 use crate::ground::work::{FetchJob, Sharing};
 use forebay_config::LocalWork;
+use forebay_observe::SupplyReport;
+use forebay_storage::{RemoteFailure, Retries, RetryClass, RetryTerms, StorageError};
 
 /// The most rows that are asked for in one request.
 const MAX_ROWS: usize = 64;
@@ -134,6 +140,41 @@ impl Engine {
         }
     }
 
+    /// At each tick: announces that no feeder can be reached, where nobody else makes the rows, and gives up after
+    /// `dataset.outage_timeout`.
+    pub(super) fn watch_feeders(&mut self) {
+        for stream in 0..self.supplies.len() {
+            let Some(supply) = &self.supplies[stream] else { continue };
+            let is_out = !supply.may_make_here && !supply.supplier.is_reachable();
+            let of_stream = |session: &&Session| session.stream_number == stream;
+            let waits = self.sessions.values().filter(of_stream).any(|one| one.admissions_left() > 0);
+            if !(is_out && waits) {
+                if let Some(outage) = self.feeder_outages[stream].take() {
+                    outage.succeed();
+                }
+                continue;
+            }
+            let before = self.feeder_outages[stream].take();
+            let terms =
+                RetryTerms { outages: &self.streams[stream].outages, key: stream as u64 };
+            match Retries::after(before, &no_feeder(&supply.report()), terms) {
+                Ok(outage) => self.feeder_outages[stream] = Some(outage),
+                Err(sentence) => self.fail_unfed(stream, &sentence),
+            }
+        }
+    }
+
+    /// Fails the rows of a stream that no feeder will make.
+    fn fail_unfed(&mut self, stream: usize, sentence: &str) {
+        let sessions = self.sessions.values_mut().filter(|one| one.stream_number == stream);
+        let jobs: Vec<FetchJob> = sessions
+            .flat_map(|session| session.take_admissions(session.admissions_left()))
+            .collect();
+        for mut job in jobs {
+            fail(&mut job, RowFailure::Storage(sentence.to_owned()), &self.pool.shared);
+        }
+    }
+
     /// The rows that fetch lanes of a stream may take now, due retries aside; `None`: any number.
     pub(super) fn room_here(&self, stream: usize) -> Option<usize> {
         let supply = self.supplies[stream].as_ref()?;
@@ -151,6 +192,23 @@ impl Engine {
         let threads = u64::from(self.pool.threads());
         let most = (threads * ROWS_PER_THREAD).max(self.fetch_threads[stream].lanes() as u64);
         usize::try_from(most.saturating_sub(here)).ok()
+    }
+}
+
+/// What rows wait for that only feeders make.
+fn no_feeder(supply: &SupplyReport) -> StorageError {
+    let states: Vec<String> =
+        supply.feeders.iter().map(|one| format!("{}: {}", one.address, one.state)).collect();
+    let known = if states.is_empty() { "none is listed".to_owned() } else { states.join("; ") };
+    let what = format!("{known}; start `forebay feed` there, or set feeders.local = \"also\"");
+    StorageError::Remote {
+        path: PathBuf::from("feeders"),
+        failure: Box::new(RemoteFailure {
+            action: "reaching",
+            what,
+            class: RetryClass::Outage,
+            retry_after: None,
+        }),
     }
 }
 

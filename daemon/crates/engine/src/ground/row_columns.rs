@@ -33,6 +33,12 @@ pub(crate) enum ColumnPlace {
 }
 
 impl RowColumn {
+    /// The column of a tensor.
+    #[must_use]
+    pub fn of_tensor(tensor: &TensorSpec) -> Self {
+        Self::of(tensor, "", ColumnPlace::Batch(0))
+    }
+
     fn of(tensor: &TensorSpec, prefix: &str, place: ColumnPlace) -> Self {
         let max_row_bytes = match tensor.extent {
             Extent::Dense => None,
