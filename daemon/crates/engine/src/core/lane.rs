@@ -160,8 +160,12 @@ impl Engine {
         if self.has_due_retries(stream) {
             return true;
         }
-        // Units are read ahead for other rows.
-        let chunk = match self.streams[stream].shares_units {
+        if self.room_here(stream) == Some(0) {
+            return false;
+        }
+        // Units are read ahead for other rows. Rows that feeders make keep no work thread busy here.
+        let waits_for_none = self.streams[stream].shares_units || self.supplies[stream].is_some();
+        let chunk = match waits_for_none {
             true => Chunk::default(),
             false => self.fetch_threads[stream].chunk,
         };
@@ -170,7 +174,7 @@ impl Engine {
     }
 
     /// The place and the session number of the session whose next row is fetched first.
-    fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
+    pub(super) fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
         let (turns, now_ns) = (&self.pool.shared.turns, monotonic_ns());
         let sessions = self.sessions.values().filter(|session| of_interest(session));
         let place =
@@ -195,12 +199,13 @@ impl Engine {
             return due;
         }
         let (lanes, chunk) = (self.fetch_threads[stream].lanes(), self.fetch_threads[stream].chunk);
+        let room = self.room_here(stream).unwrap_or(usize::MAX);
         let next = self.next_to_fetch(|session| session.stream_number == stream);
         let Some((_, number)) = next else { return Vec::new() };
         let session = self.sessions.get_mut(&number);
         let taken = session.map(|session| {
             let rows = chunk.rows(session.admissions_left(), lanes);
-            session.take_admissions(rows)
+            session.take_admissions(rows.min(room))
         });
         self.share_rows(number, taken.unwrap_or_default())
     }
