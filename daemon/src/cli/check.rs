@@ -249,10 +249,13 @@ fn describe(
         line("buckets", lengths::buckets(stream, by_length));
     }
     match config.batch.last {
-        Last::Drop => {
-            line("left out", format!("{} an epoch", counted(schedule.samples_left_out_per_epoch(), "sample")))
+        Last::Drop => line(
+            "left out",
+            format!("{} an epoch", counted(schedule.samples_left_out_per_epoch(), "sample")),
+        ),
+        Last::Pad => {
+            line("padding", format!("{} an epoch", counted(schedule.padding_per_epoch(), "row")))
         }
-        Last::Pad => line("padding", format!("{} an epoch", counted(schedule.padding_per_epoch(), "row"))),
         Last::Short => {}
     }
     for tensor in stream.tensors() {

@@ -218,7 +218,7 @@ fn words(seen: PackProgress) -> String {
         false => {
             let all = counted(all, "sample");
             format!("{done} of {all} written ({}){left}", format_bytes(bytes))
-        },
+        }
     }
 }
 

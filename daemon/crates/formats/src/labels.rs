@@ -14,8 +14,8 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use forebay_protocol::counted::counted;
 use forebay_keys::{ConfigError, Keys};
+use forebay_protocol::counted::counted;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};

@@ -39,7 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                     }
                     if schedule.should_count(0) {
                         let schedule = schedule.clone();
-                        std::thread::spawn(move || schedule.batches_of(0)).join().map_err(|_| "a count")?;
+                        std::thread::spawn(move || schedule.batches_of(0))
+                            .join()
+                            .map_err(|_| "a count")?;
                     }
                     while !schedule.is_planned(position) {
                         std::thread::sleep(Duration::from_millis(1));
@@ -49,13 +51,21 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let batch = schedule.batch_at(position).ok_or("an epoch without an end")?;
                 schedule.batches_left(batch.position_after);
                 let took = begun.elapsed();
-                if position == Position::default() { first = took } else { longest = longest.max(took) }
+                if position == Position::default() {
+                    first = took
+                } else {
+                    longest = longest.max(took)
+                }
                 position = batch.position_after;
             }
             std::thread::sleep(if is_ahead { POOL_TIME } else { Duration::ZERO });
         }
         let name = if is_ahead { "planned ahead" } else { "planned where it is used" };
-        println!("{name}: the first batch {:.3} ms, the longest of the others {:.3} ms", first.as_secs_f64() * 1e3, longest.as_secs_f64() * 1e3);
+        println!(
+            "{name}: the first batch {:.3} ms, the longest of the others {:.3} ms",
+            first.as_secs_f64() * 1e3,
+            longest.as_secs_f64() * 1e3
+        );
     }
     Ok(())
 }

@@ -165,9 +165,8 @@ impl<'a> Reading<'a> {
         let dataset = self.dataset();
         let mut locations = Vec::new();
         dataset.locate(id, &mut locations);
-        let is_unknown = |place: &&Location| {
-            place.range.length.is_none() && dataset.stamp(place.file).is_none()
-        };
+        let is_unknown =
+            |place: &&Location| place.range.length.is_none() && dataset.stamp(place.file).is_none();
         let unknown = locations.iter().filter(is_unknown);
         unknown.map(|place| self.storage.status(dataset, place.file)).collect()
     }

@@ -1,8 +1,8 @@
 //! The lines of `forebay check` about classes that are drawn alike and about grouped batches.
 
-use forebay_protocol::counted::counted;
 use forebay_engine::{DrawnClasses, Stream};
 use forebay_order::{Balanced, Classes, Grouped, Selection};
+use forebay_protocol::counted::counted;
 
 /// The order, in a line.
 pub(super) fn order(stream: &Stream) -> String {
@@ -50,7 +50,8 @@ pub(super) fn lines(stream: &Stream) -> Vec<(&'static str, String)> {
     let extent = if fewest == most { fewest.to_string() } else { format!("{fewest} to {most}") };
     lines.push(("by class", format!("{} each: {}", counted(extent, "sample"), listed.join(", "))));
     if drawn.without > 0 {
-        let text = format!("{} whose {} cannot be read", counted(drawn.without, "sample"), drawn.field);
+        let text =
+            format!("{} whose {} cannot be read", counted(drawn.without, "sample"), drawn.field);
         lines.push(("never drawn", text));
     }
     if let Selection::Grouped(grouped) = stream.selection() {
@@ -67,11 +68,14 @@ fn of_groups(grouped: &Grouped) -> impl Iterator<Item = (&'static str, String)> 
         ("rests of groups", format!("{} an epoch, others in each", counted(left_out, "sample")))
     });
     let small = (groups > 0).then(|| {
-        ("never drawn", format!(
-            "{} of {} with fewer than {size}",
-            counted(samples, "sample"),
-            counted(groups, "group")
-        ))
+        (
+            "never drawn",
+            format!(
+                "{} of {} with fewer than {size}",
+                counted(samples, "sample"),
+                counted(groups, "group")
+            ),
+        )
     });
     rest.into_iter().chain(small)
 }

@@ -1,9 +1,9 @@
 //! What `forebay check` says of batches by length and by shape.
 
-use forebay_protocol::counted::counted;
 use forebay_config::LengthUnit;
 use forebay_engine::Stream;
 use forebay_order::ByLength;
+use forebay_protocol::counted::counted;
 
 /// The batches of the first epoch, and the lengths.
 pub(super) fn batches(

@@ -1,12 +1,12 @@
 //! The lines of `forebay check` about the order, and about its cost in reads.
 
-use forebay_protocol::counted::counted;
 use super::classes;
 use forebay_config::Shuffle;
 use forebay_dataset::{PageBytes, SampleBlocks};
 use forebay_engine::Stream;
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
+use forebay_protocol::counted::counted;
 
 /// The number of unpacked bytes per used byte above which another order or a cache is advised.
 const EXPENSIVE: f64 = 2.0;

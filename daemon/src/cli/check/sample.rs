@@ -27,7 +27,8 @@ pub(super) fn sample(
 ) -> anyhow::Result<String> {
     let mut loader = samples::attach(config, overrides, count, &[])?;
     let batch = samples::first_batch(&mut loader)?;
-    let mut lines = vec![format!("# {} of stream {}", counted(batch.rows(), "sample"), config.name)];
+    let mut lines =
+        vec![format!("# {} of stream {}", counted(batch.rows(), "sample"), config.name)];
     let found: Vec<Sampled> = batch.tensors().map(|tensor| look_at(&batch, &tensor)).collect();
     lines.extend(found.iter().map(|sampled| sampled.line.clone()));
     for (tensor, sampled) in batch.tensors().zip(&found) {

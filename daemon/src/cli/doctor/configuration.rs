@@ -30,7 +30,10 @@ fn memory(launch: &Launch) -> Finding {
     let Some(plan) = launch.plans.first() else { return Finding::good("memory", "none") };
     let (needed, ceiling) = (format_bytes(plan.total_bytes()), format_bytes(plan.ceiling_bytes));
     let slots = launch.streams.first().map_or(0, |stream| stream.config().ring.slots);
-    Finding::good("memory", format!("{needed} of ring.memory = {ceiling}, with {}", counted(slots, "slot")))
+    Finding::good(
+        "memory",
+        format!("{needed} of ring.memory = {ceiling}, with {}", counted(slots, "slot")),
+    )
 }
 
 fn threads(launch: &Launch) -> Finding {
@@ -51,7 +54,10 @@ fn threads(launch: &Launch) -> Finding {
             );
         }
     }
-    Finding::good("threads", format!("{} on {}", counted(launch.threads(), "work thread"), counted(cores, "core")))
+    Finding::good(
+        "threads",
+        format!("{} on {}", counted(launch.threads(), "work thread"), counted(cores, "core")),
+    )
 }
 
 fn policy(launch: &Launch) -> Option<Finding> {

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::FieldKind;
+use crate::{Field, FieldKind};
 
 /// Samples that are parts of objects, or whole objects.
 #[derive(Debug, Clone)]

@@ -58,7 +58,9 @@ impl Chunk {
     /// those of two batches of `batch_size` rows at least, of which the next one to be complete wakes the engine before
     /// work threads have used up the other.
     pub(crate) fn waits_for_more(self, left: usize, under_way: u64, batch_size: u32) -> bool {
-        left < self.undivided && self.undivided > QUICK_ROWS && under_way >= 2 * u64::from(batch_size)
+        left < self.undivided
+            && self.undivided > QUICK_ROWS
+            && under_way >= 2 * u64::from(batch_size)
     }
 }
 
@@ -78,8 +80,7 @@ mod tests {
         };
         let each = [1, 4, 10, 30, 200, 250, 5_000].map(|each| chunk(micros(each)));
         let slow = (SLOW_ROWS, 1);
-        let expected =
-            [(128, 128), (128, 62), (100, 25), (33, 16), (16, 16), slow, slow];
+        let expected = [(128, 128), (128, 62), (100, 25), (33, 16), (16, 16), slow, slow];
         assert_eq!(each, expected);
         assert_eq!(Chunk::after(Duration::ZERO, 0), Chunk::after(Duration::ZERO, 9));
     }

@@ -180,7 +180,7 @@ fn hidden_members_and_extended_headers_do_not_invalidate_a_list() {
     assert_eq!(said, Vec::<String>::new());
     assert!(asked < 40_000, "{asked}");
     let opened = bucket.open("s3", "", OpenOptions::default());
-    assert!(opened.report.warnings.iter().any(|said| said.starts_with("1 archives end without")));
+    assert!(opened.report.warnings.iter().any(|said| said.starts_with("1 archive without")));
 }
 
 #[test]

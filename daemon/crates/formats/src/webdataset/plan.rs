@@ -1,6 +1,5 @@
 //! Plans the scan of archives, and describes its results.
 
-use forebay_protocol::counted::counted;
 use super::members::Members;
 use super::names::{self, Name};
 use super::scan::{Column, Counts};
@@ -10,6 +9,7 @@ use crate::indexed::Opening;
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
 use forebay_index::window::WindowSize;
+use forebay_protocol::counted::counted;
 
 /// The number of samples that fields are inferred from, as in Hugging Face's reader.
 const INFERRED_FROM: usize = 5;

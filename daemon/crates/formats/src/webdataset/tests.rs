@@ -341,8 +341,9 @@ fn fields_follow_the_configured_table() {
     assert_eq!(sample(&opened, 1).unwrap_err(), "it has no json:n for the field `n`");
     let warnings = opened.report.warnings.join("\n");
     assert!(
-        warnings
-            .contains("left out: 1 sample without a member that dataset.fields has as missing = \"skip\""),
+        warnings.contains(
+            "left out: 1 sample without a member that dataset.fields has as missing = \"skip\""
+        ),
         "{warnings}"
     );
     assert!(warnings.contains("left out: 1 sample without any member"), "{warnings}");

@@ -1,6 +1,5 @@
 //! The text of a verdict: the limit, its certainty, the numbers, and the key to change.
 
-use forebay_protocol::counted::counted;
 use super::facts::{Facts, StageFacts, Tail};
 use super::thresholds::{
     ALL_BUSY, CLEARLY_NO_WAIT, FEW_BATCHES, FEW_SECONDS, HELD_BACK_THAT_MATTERS, LATENCY_SHARE,
@@ -10,6 +9,7 @@ use super::thresholds::{
 use crate::python::PythonReport;
 use crate::report::Certainty;
 use crate::units::{duration, format_bytes, percent};
+use forebay_protocol::counted::counted;
 
 /// The limit that the rules found.
 #[derive(Debug, Clone, Copy)]

@@ -8,13 +8,13 @@ use super::parse::{Annotation, Fault, Parsed, Wanted, parse};
 use super::{Coco, Masks};
 use crate::indexed::{Format, Opening};
 use crate::manifest::paths::Paths;
-use forebay_protocol::counted::counted;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::progress::ScanProgress;
 use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, append_name};
 use forebay_index::saved_index::{now_seconds, tell_missing};
 use forebay_index::stored_file::StoredFile;
+use forebay_protocol::counted::counted;
 use forebay_storage::StorageError;
 
 /// The form of a sample's name.

@@ -148,7 +148,7 @@ fn masks_have_the_numbers_of_categories_or_of_instances() {
     assert_eq!(mask_values(&opened, 0), [1, 2, 2, 1]);
     assert!(mask_values(&opened, 1).is_empty());
     assert_eq!(sample(&opened, 0).unwrap()[1..3], ["F32 [2, 4]", "I64 [2]"]);
-    assert_eq!(opened.report.warnings, ["1 annotations of crowds (iscrowd) have no boxes"]);
+    assert_eq!(opened.report.warnings, ["without boxes: 1 annotation of crowds (iscrowd)"]);
     let (_made, opened) = objects("dataset.masks = \"instances\"\ndataset.keypoints = true\n");
     assert_eq!(mask_values(&opened, 0), [1, 1, 2]);
     let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
