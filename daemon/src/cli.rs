@@ -9,6 +9,10 @@ mod config_arguments;
 mod confine;
 mod demo;
 mod doctor;
+#[cfg_attr(not(feature = "feed"), path = "cli/no_feed.rs")]
+mod feed;
+#[cfg_attr(not(feature = "feed"), path = "cli/no_feeders.rs")]
+mod feeders;
 mod harden;
 mod index;
 mod init;
@@ -58,6 +62,8 @@ enum Command {
     Init(init::InitArguments),
     /// Serve streams in the foreground until a signal.
     Serve(serve::ServeArguments),
+    /// Make rows for the daemons of other hosts, until a signal.
+    Feed(feed::FeedArguments),
     /// Run a command with a daemon next to it; exit with the command's status.
     Run(run::RunArguments),
     /// Validate a configuration and print the plan: samples, batches, tensors, memory, threads.
@@ -120,6 +126,7 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Init(arguments) => init::init(&arguments),
         Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Feed(arguments) => feed::feed(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Show(arguments) => show::show(&arguments),

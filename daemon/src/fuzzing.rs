@@ -8,6 +8,8 @@ use std::path::Path;
 
 pub use forebay_cache::cache_entry;
 use forebay_config::Config;
+#[cfg(feature = "feed")]
+pub use forebay_feed::fuzzing::{feed_answer, feed_ticket};
 pub use forebay_formats::fuzzing::{
     arrow_table, coco, dali_index, index, json_key, label_file, litdata_nested, manifest,
     manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
@@ -33,6 +35,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("conversation", conversation),
     ("dali_index", dali_index),
     ("exif", exif),
+    #[cfg(feature = "feed")]
+    ("feed_answer", feed_answer),
+    #[cfg(feature = "feed")]
+    ("feed_ticket", feed_ticket),
     ("gif", gif),
     ("index", index),
     ("jpeg", jpeg),

@@ -181,6 +181,35 @@ impl RowWriter {
         (0..self.tensors()).map(|tensor| self.written(tensor).len() as u64).sum()
     }
 
+    /// The bytes of a tensor's row, as last written.
+    ///
+    /// # Panics
+    /// The tensor does not exist.
+    #[must_use]
+    pub fn tensor_bytes(&mut self, tensor: usize) -> &[u8] {
+        self.written(tensor)
+    }
+
+    /// Writes a tensor's row.
+    ///
+    /// # Panics
+    /// The bytes are not as many as the tensor's row has, or has at most if it is ragged.
+    pub fn write_tensor(&mut self, tensor: usize, bytes: &[u8]) {
+        self.write(tensor, bytes);
+    }
+
+    /// Whether the row has the bytes of a copy.
+    #[must_use]
+    pub fn equals_copy(&mut self, copy: &RowCopy) -> bool {
+        let mut start = 0;
+        let is_equal = copy.lengths.iter().enumerate().all(|(tensor, length)| {
+            let end = start + length;
+            let bytes = &copy.bytes[std::mem::replace(&mut start, end)..end];
+            self.written(tensor) == bytes
+        });
+        is_equal && copy.lengths.len() == self.tensors()
+    }
+
     fn tensors(&self) -> usize {
         self.layout.tensors().len()
     }

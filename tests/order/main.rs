@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod digests;
+mod feeders;
 mod finish;
 mod jpeg_index;
 mod places;

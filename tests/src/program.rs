@@ -102,6 +102,13 @@ impl Finished {
     }
 }
 
+/// Runs a program that is to fail, and returns what it said.
+pub fn run_to_end(command: &mut Command) -> String {
+    let finished = run(command);
+    assert!(!finished.status.success(), "{finished:?}");
+    finished.stderr
+}
+
 /// Runs a program to its end.
 pub fn run(command: &mut Command) -> Finished {
     run_within(command, DEADLINE)

@@ -206,6 +206,7 @@ pub(super) fn measure(
             p99: waits.percentile_seconds(0.99),
         },
         digest: digest.map(|hasher| hasher.finalize().to_hex().to_string()),
+        supply: daemon.streams.into_iter().find_map(|stream| stream.supply),
         stages: daemon.stages,
         verdict: judged.verdict,
         window: judged.sessions.into_iter().next().and_then(|session| session.window),

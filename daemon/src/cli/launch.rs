@@ -11,6 +11,7 @@ use forebay_protocol::frames::{Fault, FaultKind};
 use forebay_protocol::segment::named;
 
 use super::confine::confine;
+use super::feeders;
 use super::logging;
 use super::opening_watch::{OpeningProgress, OpeningWatch};
 use super::scan_notice::{left, per_second};
@@ -32,6 +33,8 @@ pub(super) struct Launch {
     pub(super) plans: Vec<MemoryPlan>,
     pool: PoolOptions,
     pub(super) cores: Vec<u32>,
+    /// Whether its streams' feeders are connected.
+    pub(super) may_have_feeders: bool,
 }
 
 /// Whether the rings are created or exist.
@@ -164,7 +167,7 @@ impl Launch {
             refused_cores: share.refused,
             ring_cores: share.ring_cores,
         };
-        Ok(Self { streams, plans, pool, cores: share.cores })
+        Ok(Self { streams, plans, pool, cores: share.cores, may_have_feeders: true })
     }
 
     /// The expected measures of CPU isolation, as far as they are known without a trainer.
@@ -201,6 +204,8 @@ impl Launch {
                 tracing::info!(swept, "removed named segments of dead daemons");
             }
         }
+        let feeders =
+            self.may_have_feeders.then(|| feeders::plan(&self.streams)).transpose()?;
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "file access");
         for (stream, plan) in self.streams.iter().zip(&self.plans) {
@@ -212,6 +217,9 @@ impl Launch {
             .context("cannot start the engine")?;
         if let Some(page) = page {
             engine.borrow().note_work(page);
+        }
+        if let Some(plan) = feeders {
+            feeders::connect(&engine, plan)?;
         }
         if let Some(listener) = metrics {
             serve_metrics(&engine, listener)

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::datasets::read_datasets;
 use crate::model::{
     BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig,
-    OrderConfig, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TopLevel,
+    OrderConfig, RingConfig, SecurityConfig, SessionConfig, ShareConfig, FeedConfig, FeedersConfig, TopLevel,
 };
 use crate::output::{OutputConfig, read_output};
 use crate::overrides::Override;
@@ -23,7 +23,7 @@ use forebay_keys::{Section, unknown_key};
 use forebay_keys::{from_json, parse_toml};
 
 /// All tables of keys, in the order of the reference.
-pub(crate) const TABLES: [Table; 17] = [
+pub(crate) const TABLES: [Table; 19] = [
     TopLevel::TABLE,
     DatasetConfig::TABLE,
     CacheConfig::TABLE,
@@ -40,13 +40,16 @@ pub(crate) const TABLES: [Table; 17] = [
     ListenConfig::TABLE,
     SessionConfig::TABLE,
     ShareConfig::TABLE,
+    FeedersConfig::TABLE,
+    FeedConfig::TABLE,
     SecurityConfig::TABLE,
 ];
 
 /// The tables and keys of the first level.
-const ROOT_KEYS: [&str; 17] = [
+const ROOT_KEYS: [&str; 19] = [
     "preset", "dataset", "storage", "cache", "limits", "order", "batch", "stage", "python",
-    "output", "ring", "errors", "cpu", "listen", "session", "share", "security",
+    "output", "ring", "errors", "cpu", "listen", "session", "share", "feeders",
+    "feed", "security",
 ];
 
 /// The source's name of a dict in messages.
@@ -90,6 +93,10 @@ pub struct Config {
     pub session: SessionConfig,
     /// `[share]`.
     pub share: ShareConfig,
+    /// `[feeders]`.
+    pub feeders: FeedersConfig,
+    /// `[feed]`.
+    pub feed: FeedConfig,
     /// `[security]`.
     pub security: SecurityConfig,
     /// The input, for the locations of keys.
@@ -256,6 +263,8 @@ impl Config {
         text.section("\n[listen]", &self.listen);
         text.section("\n[session]", &self.session);
         text.section("\n[share]", &self.share);
+        text.section("\n[feeders]", &self.feeders);
+        text.section("\n[feed]", &self.feed);
         text.section("\n[security]", &self.security);
         text.0
     }
@@ -336,6 +345,8 @@ pub(super) fn resolve(
         listen: root.table()?,
         session: root.table()?,
         share: root.table()?,
+        feeders: root.table()?,
+        feed: root.table()?,
         security: root.table()?,
         tree,
     };

@@ -35,7 +35,7 @@ pub use draws::{DrawsConfig, weight_changes};
 pub use model::{
     BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
     JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
-    Pace, Pad, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
+    FeedConfig, FeedersConfig, LocalWork, Pace, Pad, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
 };
 pub use object::{DatasetObject, OBJECT_TARGET};
 pub use operations::{BatchOperations, Operations};
@@ -43,7 +43,7 @@ pub use output::{FinishedOn, ImageLayout, OutputConfig};
 pub use overrides::Override;
 pub use reference::Reference;
 pub use select_keys::SplitKeys;
-pub use single_keys::{BadSampleBudget, Concurrency, Shuffle};
+pub use single_keys::{BadSampleBudget, Concurrency, Shuffle, TlsPaths};
 pub use stages::{
     Arguments as KeywordArguments, FetchConfig, PythonConfig, PythonTarget, StageConfig,
     WorkerDefaults,

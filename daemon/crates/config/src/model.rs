@@ -12,7 +12,7 @@ use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
 use crate::select_keys::{Condition, SplitTable};
 use crate::single_keys::{
-    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle,
+    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle, TlsFiles,
     SocketPath,
 };
 use crate::weight_steps::Weight;
@@ -485,6 +485,87 @@ keys! {
         /// without a trainer's name begins at once
         pub start_together: AtLeastOne, "trainers", absent("each begins at once");
     }
+}
+
+words! {
+    /// What this host makes itself while feeders can be reached.
+    pub enum LocalWork {
+        /// Rows of the same queue: who is free takes the next one.
+        Also = "also",
+        /// What no feeder has room for.
+        Last = "last",
+        /// Nothing, whether feeders can be reached or not.
+        Never = "never",
+    }
+}
+
+keys! {
+    /// Other hosts that make rows for this one; see [Feeders](../how-to/feeders.md).
+    #[derive(Eq)]
+    pub struct FeedersConfig = "feeders", check check_feeders {
+        /// hosts that run `forebay feed`, as names or IP addresses, each with a port unless it is 9461; all addresses of a
+        /// name are used, and it is looked up again every 5 s. The variable FOREBAY_FEEDERS, separated by commas, takes
+        /// the place of this and of `file`
+        pub addresses: Vec<String>, "", default(Vec::new());
+        /// a file with one such address a line, read again when it changes
+        pub file: LocalPath, "", absent("none");
+        /// what this host makes itself: `"also"`: rows of the same queue, who is free takes the next one; `"last"`: what
+        /// no feeder has room for; with both it makes all rows while no feeder can be reached; `"never"`: nothing, an
+        /// outage of all feeders is waited for as one of the dataset's storage
+        pub local: LocalWork, "", default(LocalWork::Also);
+        /// the most feeders that this daemon connects to
+        pub spread: u32, "feeders", default(32);
+        /// `{ ca, cert, key, name }`: the files (PEM) with which this daemon and its feeders know each other, read again
+        /// when they change; `name`: the name in the feeders' certificates, by default that of the address
+        pub tls: TlsFiles, "", absent("plain connections, to feeders of this host alone");
+        /// whether connections to other hosts may be plain: for networks that encrypt themselves
+        pub allow_plain: bool, "", default(false);
+    }
+}
+
+fn check_feeders(feeders: &mut FeedersConfig, section: &Section) -> Result<(), ConfigError> {
+    if !(1..=MAX_FEEDERS).contains(&feeders.spread) {
+        let message =
+            format!("`feeders.spread` must be from 1 to {MAX_FEEDERS}, not {}", feeders.spread);
+        return Err(section.error_at("spread", message));
+    }
+    Ok(())
+}
+
+/// The most feeders that a daemon connects to.
+const MAX_FEEDERS: u32 = 256;
+
+keys! {
+    /// What `forebay feed` serves, and to whom; see [Feeders](../how-to/feeders.md).
+    #[derive(Eq)]
+    pub struct FeedConfig = "feed", check check_feed {
+        /// the most rows of one request
+        pub rows: u32, "rows", default(16);
+        /// the requests in the making; each has memory for `rows` rows
+        pub requests: u32, "requests", default(16);
+        /// the most daemons that are connected at once
+        pub peers: u32, "daemons", default(128);
+        /// `{ ca, cert, key }`: the files (PEM) with which the feeder and its daemons know each other, read again when
+        /// they change
+        pub tls: TlsFiles, "", absent("plain connections, from this host alone");
+        /// names in the certificates of daemons that may connect, `*` for any characters; by default all that the `ca`
+        /// has signed
+        pub allow: Vec<String>, "names", default(Vec::new());
+        /// whether connections from other hosts may be plain: for networks that encrypt themselves
+        pub allow_plain: bool, "", default(false);
+    }
+}
+
+fn check_feed(feed: &mut FeedConfig, section: &Section) -> Result<(), ConfigError> {
+    for (key, value, most) in
+        [("rows", feed.rows, 256), ("requests", feed.requests, 256), ("peers", feed.peers, 4096)]
+    {
+        if !(1..=most).contains(&value) {
+            let message = format!("`feed.{key}` must be from 1 to {most}, not {value}");
+            return Err(section.error_at(key, message));
+        }
+    }
+    Ok(())
 }
 
 words! {

@@ -32,6 +32,19 @@ pub enum Concurrency {
     Threads(NonZeroU32),
 }
 
+/// The files with which a side of encrypted connections proves who it is, and knows the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsPaths {
+    /// The certificates that sign those of the others.
+    pub ca: PathBuf,
+    /// This side's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The name in the others' certificates; `None`: that of their address.
+    pub name: Option<String>,
+}
+
 /// How an epoch's samples are shuffled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shuffle {
@@ -190,6 +203,40 @@ kinds! {
         })
     }
     schema { "anyOf": [{ "type": "string" }, (u32::schema())] }
+
+    /// The files of a side of encrypted connections.
+    [pub] TlsFiles as TlsPaths: "a table { ca, cert, key } of files", type "a table of files";
+    read(value) {
+        let Value::Table(entries) = value else { return None };
+        let known = ["ca", "cert", "key", "name"];
+        if !entries.iter().all(|(key, _)| known.contains(&key.as_str())) {
+            return None;
+        }
+        let of = |name: &str| entries.iter().find(|(key, _)| key == name)?.1.value.as_text();
+        let path = |name: &str| of(name).filter(|text| !text.is_empty()).map(PathBuf::from);
+        let name = of("name").map(str::to_owned);
+        Some(TlsPaths { ca: path("ca")?, cert: path("cert")?, key: path("key")?, name })
+    }
+    write(out) {
+        let text = |path: &Path| Value::String(path.display().to_string());
+        let files = [("ca", &out.ca), ("cert", &out.cert), ("key", &out.key)];
+        let mut entries: Vec<_> =
+            files.map(|(key, path)| (key.to_owned(), text(path).into())).into();
+        let name = out.name.iter().map(|name| Value::String(name.clone()));
+        entries.extend(name.map(|name| ("name".to_owned(), name.into())));
+        Value::Table(entries)
+    }
+    resolve(out, folder) {
+        let TlsPaths { ca, cert, key, name } = out;
+        let [ca, cert, key] = [ca, cert, key].map(|path| folder.join(path));
+        TlsPaths { ca, cert, key, name }
+    }
+    schema {
+        "type": "object",
+        "properties": { "ca": { "type": "string" }, "cert": { "type": "string" }, "key": { "type": "string" }, "name": { "type": "string" } },
+        "required": ["ca", "cert", "key"],
+        "additionalProperties": false
+    }
 
     /// An IP address with a port. Host names are not accepted: they may resolve differently later.
     [pub] Address as SocketAddr: "an IP address and a port such as \"127.0.0.1:9464\" (port 0: any free one)", type "an IP address and port in quotes";

@@ -2,6 +2,7 @@
 
 mod attach;
 pub(crate) mod capture;
+pub(crate) mod feeding;
 mod lane;
 pub(crate) mod memory;
 mod metrics;
@@ -11,6 +12,7 @@ pub(crate) mod session;
 mod sharing;
 pub(crate) mod stall;
 mod start;
+mod supplying;
 pub(crate) mod tick;
 
 use std::cell::{Cell, RefCell};
@@ -39,9 +41,11 @@ use crate::ground::budgets::Gates;
 use crate::ground::quarantine::Quarantine;
 use crate::ground::shared_rows::SharedRows;
 use crate::ground::stream::Stream;
+use crate::ground::supply::Supply;
 use crate::ground::units::{Units, Wanted};
 use crate::ground::waker::Waker;
 use crate::ground::work::{FetchJob, SessionWork};
+use forebay_storage::Retries;
 use forebay_observe::{Clock, History, RateHistory, WaitLog};
 
 /// The engine, shared by the tasks of its thread.
@@ -66,6 +70,10 @@ pub struct Engine {
     units: Vec<Option<Arc<Units<FetchJob>>>>,
     /// By stream: the rows that its trainers share.
     shared_rows: Vec<Arc<SharedRows<FetchJob>>>,
+    /// By stream: who else makes its rows.
+    supplies: Vec<Option<Arc<Supply>>>,
+    /// By stream: the outage of all feeders, if only they make its rows.
+    feeder_outages: Vec<Option<Retries>>,
     /// By stream: whether its trainers have begun (`share.start_together`).
     has_begun: Vec<Cell<bool>>,
     pub(crate) gates: Gates,
@@ -155,7 +163,11 @@ impl Engine {
             self.ticks_wanted.notify_one();
         }
         match advanced {
-            Ok(true) => self.fetch_notify[session.stream_number].notify_waiters(),
+            Ok(true) => {
+                let stream = session.stream_number;
+                self.ask_supplier(stream);
+                self.fetch_notify[stream].notify_waiters();
+            }
             Ok(false) => {}
             Err(end) => return self.detach(number, &end),
         }
@@ -171,6 +183,7 @@ impl Engine {
         self.handle_put_off();
         self.tend_units();
         self.admit_former_followers();
+        self.ask_suppliers();
         self.reap_ending();
         let rows_finished = self.pool.shared.rows_finished.load(Ordering::Relaxed);
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
@@ -345,7 +358,7 @@ impl Engine {
             // A ring of rows that are asked for is empty most of the time, and one that waits for other trainers by
             // choice.
             rings_have_room: self.sessions.values().any(|session| {
-                !session.is_on_request() && !session.waits_for_others() && session.ring.has_room()
+                (session.is_feeding() && session.is_working()) || !session.is_on_request() && !session.waits_for_others() && session.ring.has_room()
             }),
         };
         let (pool, threads) = (&mut self.pool, &mut self.fetch_threads);
@@ -356,6 +369,7 @@ impl Engine {
             stream.outages.tick();
         }
         self.reap_retries();
+        self.watch_feeders();
         self.watch_waits();
     }
 

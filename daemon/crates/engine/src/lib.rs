@@ -35,6 +35,7 @@ pub use self::actors::jpeg_learning::Learning;
 pub use self::actors::sample_run::{SampleRow, SampleRun};
 pub use self::actors::stage_benchmark::{StageBenchmark, StageRun};
 pub use self::core::capture::{Recorded, begin_recording};
+pub use self::core::feeding::{FedRow, FedRows, FeedRequest, FeedSession};
 pub use self::core::memory::{MemoryError, MemoryPlan, machine_memory_left};
 pub use self::core::session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use self::core::{
@@ -44,7 +45,11 @@ pub use self::ground::budgets::ByteBudgets;
 pub use self::ground::classes::DrawnClasses;
 pub use self::ground::datasets::{DatasetShare, OpenDataset};
 pub use self::ground::jpeg_index::StreamIndex;
+pub use self::ground::row_columns::RowColumn;
 pub use self::ground::stream::Stream;
 pub use self::ground::stream_error::StreamError;
+pub use self::ground::supply::{
+    EngineWaker, RowAsked, RowTaker, SuppliedRow, Supplier, SupplyFailure,
+};
 pub use self::ground::watch::watch;
 pub use self::ground::work_page::{LastEnd, WorkPage};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_affinity::PoolOptions;
-use forebay_protocol::frames::{Attach, Attached, DaemonFrame, RestartPolicy};
+use forebay_protocol::frames::{Attach, Attached, DaemonFrame, RestartPolicy, RowKey};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::publish::{Descriptor, PublishReader};
 use forebay_protocol::returns::{ReturnWord, ReturnWriter};
@@ -34,6 +34,7 @@ mod fetching;
 mod replays;
 mod schedules;
 mod stalls;
+mod supplying;
 mod substitutes;
 mod trainers;
 mod units;

@@ -6,7 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod codec;
 pub mod discovery;
+mod flatbuffer;
+pub mod fuzzing;
+mod ipc;
 pub mod keys;
+mod messages;
+pub mod server;
 pub mod spread;
+mod sockets;
+mod ticket;
 pub mod tls;

@@ -1,6 +1,6 @@
 //! The results of `forebay bench`.
 
-use forebay_observe::{StageReport, Verdict, WindowReport};
+use forebay_observe::{StageReport, SupplyReport, Verdict, WindowReport};
 use serde::{Deserialize, Serialize};
 
 /// The value that `--json` prints.
@@ -31,6 +31,9 @@ pub struct BenchReport {
     pub digest: Option<String>,
     /// All stages, `fetch` first.
     pub stages: Vec<StageReport>,
+    /// Rows of feeders, if it may have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supply: Option<SupplyReport>,
     /// The limit of the run.
     pub verdict: Verdict,
     /// The metrics that the verdict judges: the run without its start.

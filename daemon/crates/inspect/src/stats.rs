@@ -76,6 +76,12 @@ fn describe(report: &DaemonReport) -> String {
         if let Some(sharing) = &stream.sharing {
             text.push_str(&format!("  sharing, since the start: {}\n", sharing.line()));
         }
+        if let Some(supply) = &stream.supply {
+            text.push_str(&format!("  feeders, since the start: {}\n", supply.line()));
+        }
+        if let Some(advice) = &stream.feeding {
+            text.push_str(&format!("  {}\n", advice.sentence));
+        }
         if let Some(index) = &stream.jpeg_index {
             text.push_str(&format!("  JPEG index: {}\n", index.line()));
         }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::process::ProcessMetrics;
+use super::supply::FeedingReport;
 use super::report::{DaemonReport, SessionReport};
 use super::verdict::{Judgement, judge};
 use super::window::subtract_session;
@@ -101,6 +102,7 @@ impl History {
             .map(|stream| stream.stages_and_functions().cloned().collect());
         report.stages = stages.unwrap_or_default();
         report.set_verdicts(self.judge(&report, at));
+        FeedingReport::add_to(&mut report);
         report
     }
 

@@ -18,6 +18,7 @@ mod requests;
 pub mod sampler;
 mod sharing;
 mod stage;
+mod supply;
 pub mod symbols;
 mod units;
 mod verdict;
@@ -43,6 +44,7 @@ pub use report::{
 };
 pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
 pub use sharing::{SharingMetrics, SharingReport};
+pub use supply::{FeederReport, FeedingReport, SupplyReport};
 pub use stage::{StageMetrics, StageReport};
 pub use units::format_bytes;
 pub use verdict::WAIT_SHARE_THAT_MATTERS;

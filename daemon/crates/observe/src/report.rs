@@ -11,6 +11,7 @@ use super::python::PythonReport;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
 use super::sharing::SharingReport;
+use super::supply::{FeedingReport, SupplyReport};
 use super::stage::StageReport;
 
 /// The daemon's metrics, printed by `stats --json`. The engine sets the counters; [`super::History::report`] sets the
@@ -194,6 +195,12 @@ pub struct StreamReport {
     /// The metrics of rows that several trainers share, once there were several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<SharingReport>,
+    /// Rows that feeders make for it, if it may have feeders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supply: Option<SupplyReport>,
+    /// Whether feeders would help, once a trainer and the stages are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feeding: Option<FeedingReport>,
     /// The file that lists bad samples, if any.
     pub quarantine: Option<QuarantineReport>,
     /// The metrics of its index of JPEG files; `None` for a dataset without images.

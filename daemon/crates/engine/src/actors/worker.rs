@@ -238,6 +238,10 @@ impl Worker {
             }
             _ => {}
         }
+        if let Some(check) = cell.check.take().filter(|_| is_last && !has_failed && !is_skipped) {
+            let sample = cell.task.id.0;
+            check.compare(&mut cell, sample);
+        }
         cell.failure = failure;
         self.shared.spare_buffers.give(cell.task.take_bytes());
         cell.permits = RowPermits::default();
@@ -310,7 +314,7 @@ impl Worker {
             }
         }
         if stage + 1 == stream.stages.len() {
-            Self::write_id(stream, cell);
+            stream.write_id(cell);
         }
         Ok(())
     }
@@ -321,21 +325,6 @@ impl Worker {
             && let Some(dataset) = stream.dataset_of(id)
         {
             slot.count_row(dataset);
-        }
-    }
-
-    /// Writes the row's id after the last stage.
-    fn write_id(stream: &Stream, cell: &mut RowCell) {
-        let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
-        cell.writer.bytes_mut(stream.index_tensor).copy_from_slice(&id.to_ne_bytes());
-        if let Some(tensor) = stream.valid_tensor {
-            cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
-        }
-        if let (Some(tensor), Some(dataset)) =
-            (stream.dataset_tensor, stream.dataset_of(cell.task.id))
-        {
-            let dataset = i64::try_from(dataset).unwrap_or(i64::MAX);
-            cell.writer.bytes_mut(tensor).copy_from_slice(&dataset.to_ne_bytes());
         }
     }
 }

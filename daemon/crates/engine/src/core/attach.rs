@@ -11,6 +11,7 @@ use forebay_protocol::socket::Connection;
 use tokio::sync::mpsc;
 
 use super::Engine;
+use crate::core::feeding::Feed;
 use crate::core::memory::MemoryPlan;
 use crate::core::session::{Session, SessionFault, SessionTerms, Takeover};
 use forebay_affinity::on_cores;
@@ -45,6 +46,8 @@ pub enum SessionKind {
     Order,
     /// The rows that the client asks for.
     Rows,
+    /// The rows that other daemons ask for ([`Engine::open_feed`]).
+    Feed,
 }
 
 /// Checks a trainer's name: it is printed, and part of a table.
@@ -84,7 +87,7 @@ impl Engine {
         if let Err(reason) = check_name(&request.trainer) {
             return refuse(FaultKind::Config, reason);
         }
-        let on_request = kind == SessionKind::Rows;
+        let on_request = kind != SessionKind::Order;
         let same = of_stream().find(|session| {
             !session.is_on_request()
                 && session.trainer == request.trainer
@@ -105,7 +108,8 @@ impl Engine {
             );
             return refuse(FaultKind::Taken, message);
         }
-        if on_request && stream.has_batch_operations() {
+        let is_client = kind == SessionKind::Rows;
+        if is_client && stream.has_batch_operations() {
             let message = format!(
                 "stream `{}` has batch.operations, which need whole batches of its order; rows are asked for without them: \
                  set batch.operations = []",
@@ -113,7 +117,7 @@ impl Engine {
             );
             return refuse(FaultKind::Config, message);
         }
-        if on_request && stream.config.batch.buckets.is_some() {
+        if is_client && stream.config.batch.buckets.is_some() {
             let message = format!(
                 "stream `{}` has batch.buckets, whose batches have rows of one shape; rows that are asked for may have any: \
                  give them one size without batch.buckets",
@@ -217,11 +221,15 @@ impl Engine {
             connection,
             outbox,
             Rc::clone(&self.rows_published),
+            (kind == SessionKind::Feed).then(|| Feed::new(Arc::clone(&self.waker))),
         )
         .map_err(|SessionFault(fault)| fault)?;
         self.next_session += 1;
         self.pool.shared.turns.enter(&session.work.turn);
-        self.tick.on_attach(session.ring.client_pid(), &mut self.pool);
+        // A feeder has no trainer beside it.
+        if !session.is_feeding() {
+            self.tick.on_attach(session.ring.client_pid(), &mut self.pool);
+        }
         tracing::info!(
             session = number,
             stream = stream.name(),

@@ -176,16 +176,19 @@ impl Engine {
     }
 
     /// Whether there are rows for a lane of a stream.
-    fn has_fetch_jobs(&self, stream: usize) -> bool {
+    pub(super) fn has_fetch_jobs(&self, stream: usize) -> bool {
         if self.has_due_retries(stream) {
             return true;
+        }
+        if self.room_here(stream) == Some(0) {
+            return false;
         }
         let mut sessions = self.sessions.values();
         sessions.any(|session| session.stream_number == stream && session.admissions_left() > 0)
     }
 
     /// The place and the session number of the session whose next row is fetched first.
-    fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
+    pub(super) fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
         let (turns, now_ns) = (&self.pool.shared.turns, monotonic_ns());
         let sessions = self.sessions.values().filter(|session| of_interest(session));
         let place =
@@ -209,6 +212,7 @@ impl Engine {
         if !due.is_empty() {
             return due;
         }
+        let count = self.room_here(stream).map_or(count, |room| count.min(room));
         let lanes = self.fetch_threads[stream].lanes();
         let next = self.next_to_fetch(|session| session.stream_number == stream);
         let Some((_, number)) = next else { return Vec::new() };

@@ -98,9 +98,11 @@ impl Engine {
     /// Adds the rates since the last call to the history.
     pub(super) fn observe_rates(&mut self) {
         let now = self.clock.now();
-        for (stream, rates) in self.streams.iter().zip(&mut self.rates) {
-            let samples =
+        let streams = self.streams.iter().zip(&self.supplies);
+        for ((stream, supply), rates) in streams.zip(&mut self.rates) {
+            let made =
                 stream.stages.last().map_or(&stream.fetch, |stage| &stage.figures).count();
+            let samples = made + supply.as_ref().map_or(0, |supply| supply.supplied());
             let of_stream =
                 self.sessions.values().filter(|session| session.stream.name() == stream.name());
             let sessions = of_stream.map(|session| {
@@ -214,6 +216,8 @@ impl Engine {
             requests: stream.requests(),
             cache: stream.storage.properties().cache.map(CacheMetrics::report),
             sharing: self.shared_rows[number].report(),
+            feeding: None,
+            supply: self.supplies[number].as_ref().map(|supply| supply.report()),
             quarantine,
             jpeg_index: stream.jpeg_index.report(),
             datasets: stream.datasets().iter().map(report_dataset).collect(),

@@ -5,6 +5,7 @@
 
 mod batches;
 mod client_watch;
+mod feeding;
 mod metrics;
 mod open_group;
 mod opening;
@@ -55,6 +56,7 @@ pub use self::terms::SessionEnd;
 pub(crate) use self::terms::SessionFault;
 pub use self::terms::SessionTerms;
 use self::terms::tensor_entries;
+use crate::core::feeding::Feed;
 use crate::ground::batch_shape::BatchShape;
 use crate::ground::row_cells::{RowFailure, appended_traceback};
 use crate::ground::shared_rows::SharedRows;
@@ -99,6 +101,8 @@ pub struct Session {
     taken: Taken,
     /// Rows published by all sessions of the daemon.
     rows_published: Rc<Cell<u64>>,
+    /// Of a feeder's session.
+    feed: Option<Feed>,
 }
 
 /// A client's `Seek` request.
@@ -131,6 +135,7 @@ impl Session {
         connection: Rc<Connection>,
         outbox: mpsc::Sender<DaemonFrame>,
         rows_published: Rc<Cell<u64>>,
+        feed: Option<Feed>,
     ) -> Result<(Self, SessionTerms), SessionFault> {
         let config = &stream.config;
         let mut dealing = stream.dealing();
@@ -227,6 +232,7 @@ impl Session {
             rows_published,
             shape,
             limit: None,
+            feed,
         };
         Ok((session, SessionTerms::new(terms, [data, publish, returns])))
     }
@@ -235,6 +241,7 @@ impl Session {
     pub fn advance(&mut self) -> Result<bool, SessionEnd> {
         self.settle_seeks();
         loop {
+            self.take_freed();
             self.take_returns()?;
             self.replay.advance(self.batches.is_idle(), &mut self.ring);
             self.batches.reap_cancelled(&self.work, &mut self.ring);
@@ -287,7 +294,7 @@ impl Session {
 
     /// Lets idle work threads finish complete batches after the first one as well.
     fn finish_ahead(&mut self) {
-        if !self.stream.has_batch_operations() || self.fault.is_some() {
+        if !self.stream.has_batch_operations() || self.fault.is_some() || self.is_feeding() {
             return;
         }
         for batch in self.batches.open.iter().skip(1) {
@@ -299,6 +306,9 @@ impl Session {
 
     /// Publishes complete batches in order; a batch with a failed row ends the stream at its position.
     fn publish_complete(&mut self) {
+        if self.is_feeding() {
+            return self.hand_out();
+        }
         while self.fault.is_none() {
             let Some(batch) = self.batches.open.front() else {
                 break;
@@ -519,6 +529,11 @@ impl Session {
     /// The next rows to fetch, at most `count`.
     pub(crate) fn take_admissions(&mut self, count: usize) -> Vec<FetchJob> {
         self.batches.take_admissions(count, &self.work)
+    }
+
+    /// Number of rows that were taken to be made and are not finished.
+    pub(crate) fn rows_under_way(&self) -> u64 {
+        self.batches.rows_under_way(&self.work)
     }
 
     /// Number of rows to fetch.

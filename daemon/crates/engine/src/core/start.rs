@@ -54,6 +54,8 @@ impl Engine {
             ))
         });
         let shared_rows = shared_rows.collect();
+        let supplies = vec![None; streams.len()];
+        let feeder_outages = streams.iter().map(|_| None).collect();
         let has_begun = streams.iter().map(|_| Cell::default()).collect();
         let gates = Gates::new(budgets, &waker, keeps_units);
         let pool = Pool::start(pool, Arc::clone(&waker), clock.clone())?;
@@ -77,6 +79,8 @@ impl Engine {
             rows_published: Rc::default(),
             units,
             shared_rows,
+            feeder_outages,
+            supplies,
             has_begun,
             gates,
             pool,

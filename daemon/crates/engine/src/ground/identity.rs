@@ -54,6 +54,36 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Everything that determines the bytes of a row, given its sample and pass: what a feeder must share with the daemon
+    /// that it feeds. How rows are ordered and batched is not part of it.
+    #[must_use]
+    pub fn row_identity(&self) -> Identity {
+        let of_batches = self.identity(1);
+        let mut identity = Identity::default();
+        for key in ["stream_version", "samples", "dataset", "order.seed", "operations", "output"] {
+            if let Some(value) = of_batches.get(key) {
+                identity = identity.with(key, value);
+            }
+        }
+        for source in self.python_sources() {
+            let key = format!("python {}", source.target);
+            identity = identity.with(&key, source.digest);
+        }
+        let mut columns = blake3::Hasher::new();
+        for column in self.columns() {
+            columns.update(
+                format!(
+                    "{}\0{:?}\0{:?}\0{:?}\n",
+                    column.name, column.dtype, column.row_shape, column.max_row_bytes
+                )
+                .as_bytes(),
+            );
+        }
+        identity.with("columns", hexadecimal(&columns.finalize().as_bytes()[..CONFIG_PART_BYTES]))
+    }
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a String cannot fail.

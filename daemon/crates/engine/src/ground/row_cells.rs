@@ -11,6 +11,7 @@ use forebay_protocol::slots::RowWriter;
 
 use crate::ground::budgets::RowPermits;
 use crate::ground::shared_rows::Lead;
+use crate::ground::supply::RowCheck;
 use crate::ground::work::FetchJob;
 use forebay_order::DrawKey;
 use forebay_transform::{MemoryRow, SampleTask};
@@ -53,6 +54,8 @@ pub struct RowCell {
     pub failure: Option<RowFailure>,
     /// Set while the row is made for other trainers too.
     pub(crate) lead: Option<Lead<FetchJob>>,
+    /// A supplier's copy with which the row is compared once it is made.
+    pub(crate) check: Option<Box<RowCheck>>,
 }
 
 impl RowCell {
@@ -66,6 +69,7 @@ impl RowCell {
             permits: RowPermits::default(),
             failure: None,
             lead: None,
+            check: None,
         }
     }
 }

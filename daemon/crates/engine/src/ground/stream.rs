@@ -15,6 +15,8 @@ use crate::ground::datasets::{DatasetShare, EpochDraws, OpenDataset, open_datase
 use crate::ground::jpeg_index::StreamIndex;
 use crate::ground::lengths::batches_by_length;
 use crate::ground::quarantine::Quarantine;
+use crate::ground::row_cells::RowCell;
+use crate::ground::row_columns::{RowColumn, columns_of};
 use crate::ground::stage_cost::StageCost;
 use crate::ground::stream_error::StreamError;
 use crate::ground::work_parking::StageGate;
@@ -94,6 +96,8 @@ pub struct Stream {
     pub(crate) valid_tensor: Option<usize>,
     /// The tensor with the number of a row's dataset, if there are several.
     pub(crate) dataset_tensor: Option<usize>,
+    /// What a row consists of when it travels between daemons.
+    pub(crate) columns: Vec<RowColumn>,
     pub(crate) draws: EpochDraws,
     /// For batches by length: the lengths of the samples.
     pub(crate) by_length: Option<Arc<ByLength>>,
@@ -253,6 +257,7 @@ impl Stream {
         let outages = Outages::new(&config.name, config.dataset.outage_timeout, clock.clone());
         // The dataset was opened from this storage.
         outages.note_answer();
+        let columns = columns_of(&tensors, valid_tensor, plan.beside_tensors());
         let config_fingerprint = config.fingerprint(plan.file_digests(), plan.batch_operations());
         let dataset_fingerprint = draws.fingerprint(dataset.fingerprint());
         Ok(Self {
@@ -265,6 +270,7 @@ impl Stream {
             index_tensor,
             valid_tensor,
             dataset_tensor,
+            columns,
             draws,
             by_length,
             finishes_batches,
@@ -280,6 +286,32 @@ impl Stream {
             quarantine: OnceLock::new(),
             recorder: OnceLock::new(),
         })
+    }
+
+    /// Writes what the daemon adds to a row: its id, whether it is no padding, and its dataset.
+    pub(crate) fn write_id(&self, cell: &mut RowCell) {
+        let id = i64::try_from(cell.task.id.0).unwrap_or(i64::MAX);
+        cell.writer.bytes_mut(self.index_tensor).copy_from_slice(&id.to_ne_bytes());
+        if let Some(tensor) = self.valid_tensor {
+            cell.writer.bytes_mut(tensor)[0] = cell.valid.into();
+        }
+        if let (Some(tensor), Some(dataset)) = (self.dataset_tensor, self.dataset_of(cell.task.id))
+        {
+            let dataset = i64::try_from(dataset).unwrap_or(i64::MAX);
+            cell.writer.bytes_mut(tensor).copy_from_slice(&dataset.to_ne_bytes());
+        }
+    }
+
+    /// A number that is equal for samples whose bytes lie in the same file, or the same block of it.
+    pub(crate) fn unit_of(&self, id: SampleId) -> u64 {
+        let mut locations = Vec::new();
+        self.dataset.locate(id, &mut locations);
+        let Some(first) = locations.first() else { return id.0 };
+        let block = if self.shares_units { first.range.offset } else { 0 };
+        let mut digest = blake3::Hasher::new();
+        digest.update(&first.file.0.to_le_bytes()).update(&block.to_le_bytes());
+        let [a, b, c, d, e, f, g, h, ..] = *digest.finalize().as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
     /// The stream's name.

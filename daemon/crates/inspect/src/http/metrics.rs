@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::exposition::{Family, Kind, Labels};
 use forebay_observe::{
     CacheReport, DaemonReport, DatasetReport, JpegIndexReport, PythonReport, QueueReport,
-    RequestReport, SessionReport, SharingReport, StageReport, StreamReport,
+    RequestReport, SessionReport, SharingReport, StageReport, StreamReport, SupplyReport,
 };
 
 /// Buckets end at powers of two of a nanosecond from 2¹⁴ (16 µs) to 2³⁶ (69 s). Buckets of the daemon's histogram end
@@ -24,6 +24,7 @@ pub(super) fn families(report: &DaemonReport) -> Vec<Family> {
         of_requests(&report.streams),
         of_caches(&report.streams),
         of_sharing(&report.streams),
+        of_feeders(&report.streams),
         of_jpeg_indexes(&report.streams),
         of_datasets(&report.streams),
         of_queues(report),
@@ -247,6 +248,41 @@ fn of_sharing(streams: &[StreamReport]) -> Vec<Family> {
             => each(|sharing| sharing.num_copied_later);
         "forebay_sharing_window_in_use_bytes": "Bytes of rows kept for other trainers."
             => each(|sharing| sharing.window_in_use_bytes);
+    }
+}
+
+/// Families of rows that feeders make.
+fn of_feeders(streams: &[StreamReport]) -> Vec<Family> {
+    let name = |stream: &StreamReport| vec![("stream", stream.name.clone())];
+    let supplies: Vec<(Labels, &SupplyReport)> = streams
+        .iter()
+        .filter_map(|stream| Some((name(stream), stream.supply.as_ref()?)))
+        .collect();
+    let each = |value: fn(&SupplyReport) -> u64| {
+        supplies.iter().map(move |(labels, report)| (labels.clone(), count(value(report))))
+    };
+    let wanted = streams.iter().filter_map(|stream| {
+        Some((name(stream), count(stream.feeding.as_ref()?.feeders_wanted)))
+    });
+    families! {
+        "forebay_feeders_wanted": "Feeders that are needed so that no trainer waits and none is idle."
+            => wanted;
+        "forebay_feeders_serving": "Feeders that serve."
+            => each(SupplyReport::serving);
+        "forebay_feeders_rows_received_total": "Rows received from feeders."
+            => each(|supply| supply.num_supplied);
+        "forebay_feeders_rows_outstanding": "Rows asked of feeders and not received yet."
+            => each(|supply| supply.num_outstanding);
+        "forebay_feeders_rows_lost_total": "Rows that came back without having been made."
+            => each(|supply| supply.num_lost);
+        "forebay_feeders_rows_hedged_total": "Overdue rows that were asked for again, or made here instead."
+            => each(|supply| supply.num_hedged);
+        "forebay_feeders_rows_compared_total": "Rows that were made here too and compared."
+            => each(|supply| supply.num_checked);
+        "forebay_feeders_rows_differing_total": "Rows of feeders that differed from those made here."
+            => each(|supply| supply.num_differing);
+        "forebay_feeders_received_bytes_total": "Bytes of answers received from feeders that are listed."
+            => each(|supply| supply.feeders.iter().map(|feeder| feeder.received_bytes).sum());
     }
 }
 

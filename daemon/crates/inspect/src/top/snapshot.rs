@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
 use forebay_observe::{
-    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, SharingReport,
+    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, SharingReport, SupplyReport,
     StageReport, StreamReport, Verdict,
 };
 
@@ -124,6 +124,11 @@ impl Figures {
     }
 
     /// The rows that trainers of the session's stream share.
+    pub(super) fn supply(&self) -> Option<&SupplyReport> {
+        self.stream()?.supply.as_ref()
+    }
+
+    /// As the other ones.
     pub(super) fn sharing(&self) -> Option<&SharingReport> {
         self.stream()?.sharing.as_ref()
     }

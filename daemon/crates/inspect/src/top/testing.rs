@@ -64,6 +64,8 @@ impl Script {
             },
             streams: vec![StreamReport {
                 sharing: None,
+                supply: None,
+                feeding: None,
                 batch_operations: None,
                 name: "train".to_owned(),
                 batch_size: 64,

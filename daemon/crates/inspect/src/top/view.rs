@@ -104,6 +104,9 @@ fn full(page: &mut Page<'_, '_>, figures: &Figures) {
         let line = format!(" storage   {}", requests.line());
         page.line(cut(&line, page.width()));
     }
+    if let Some(supply) = figures.supply() {
+        page.line(cut(&format!(" feeders   {}", supply.line()), page.width()));
+    }
     if let Some(sharing) = figures.sharing() {
         page.line(cut(&format!(" sharing   {}", sharing.line()), page.width()));
     }

@@ -69,7 +69,7 @@ impl Worker {
                     Some(_) => stage.figures.record_failure(),
                 }
                 if failure.is_none() && claim.stage + 1 == stream.stages.len() {
-                    Self::write_id(stream, cell);
+                    stream.write_id(cell);
                     Self::count_row(stream, slot, *claim, cell.task.id);
                 }
             }

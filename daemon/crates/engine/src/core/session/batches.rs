@@ -11,6 +11,7 @@ use forebay_protocol::ids::{Generation, Position, SampleId, SlotIndex};
 use crate::core::session::open_group::OpenGroup;
 use crate::core::session::ring::Ring;
 use crate::core::session::substitutes::Substituted;
+use crate::ground::row_cells::RowFailure;
 use crate::ground::work::{FetchJob, SessionWork, Sharing};
 use forebay_order::{DrawKey, EpochOrder, PlannedBatch, PlannedRow};
 
@@ -34,6 +35,8 @@ pub(super) struct OpenBatch {
     pub(super) substituted: Vec<Substituted>,
     /// The lowest row without data, and its fault.
     pub(super) failed: Option<(usize, Fault)>,
+    /// By row of a feeder's request: why it was not made.
+    pub(super) feed_failures: BTreeMap<usize, RowFailure>,
 }
 
 /// An open batch whose rows are not all admitted: each row is created when a fetch lane takes it, so that the time to
@@ -66,7 +69,7 @@ impl Unadmitted {
         let mut cell = work.slots[self.slot].cell(row);
         cell.task.reset(id, DrawKey { seed: self.seed, epoch: planned.pass, sample: id.0 });
         cell.valid = planned.valid;
-        cell.failure = None;
+        (cell.failure, cell.check) = (None, None);
         drop(cell);
         let job = FetchJob {
             session: Arc::clone(work),
@@ -136,6 +139,25 @@ impl Batches {
             work.slots[usize::from(batch.slot.0)].cancel();
             self.cancelled.push(batch);
         }
+    }
+
+    /// Cancels the batch of a request, whose rows may run.
+    pub(super) fn cancel_request(&mut self, request: u64, work: &SessionWork) {
+        let Some(place) = self.open.iter().position(|batch| batch.request == Some(request)) else {
+            return;
+        };
+        let Some(batch) = self.open.remove(place) else { return };
+        let slot = usize::from(batch.slot.0);
+        work.slots[slot].cancel();
+        for job in self.admissions.iter().filter(|job| job.slot == slot) {
+            work.slots[slot].finish_row(job.row, false);
+        }
+        self.admissions.retain(|job| job.slot != slot);
+        for batch in self.unadmitted.iter().filter(|batch| batch.slot == slot) {
+            work.slots[slot].finish_rows(batch.rows_left());
+        }
+        self.unadmitted.retain(|batch| batch.slot != slot);
+        self.cancelled.push(batch);
     }
 
     /// Frees the slots of cancelled batches whose rows have ended.

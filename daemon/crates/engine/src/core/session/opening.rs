@@ -58,6 +58,7 @@ impl Session {
             replaced: BTreeMap::new(),
             substituted: Vec::new(),
             failed: None,
+            feed_failures: BTreeMap::new(),
         });
     }
 }

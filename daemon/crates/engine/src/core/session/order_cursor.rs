@@ -52,6 +52,19 @@ impl OrderCursor {
         self.requests.as_ref().map_or(0, VecDeque::len)
     }
 
+    /// Number of rows of requests that are not open.
+    pub(super) fn waiting_rows(&self) -> u64 {
+        let requests = self.requests.iter().flatten();
+        requests.map(|request| u64::from(request.planned.rows.len())).sum()
+    }
+
+    /// Removes a request that is not open.
+    pub(super) fn withdraw(&mut self, number: u64) {
+        if let Some(requests) = &mut self.requests {
+            requests.retain(|request| request.number != number);
+        }
+    }
+
     /// Queues a request of a few rows.
     pub(super) fn ask(&mut self, number: u64, rows: Arc<[Drawn]>) {
         let (Some(requests), Some(first)) = (&mut self.requests, rows.first()) else { return };

@@ -20,7 +20,9 @@ impl Session {
         for index in 0..self.batches.open.len() {
             let slot_number = usize::from(self.batches.open[index].slot.0);
             while let Some(row) = self.work.slots[slot_number].take_failed() {
-                self.substitute_row(index, slot_number, row);
+                if !self.note_feed_failure(index, row) {
+                    self.substitute_row(index, slot_number, row);
+                }
             }
         }
     }
@@ -163,6 +165,7 @@ impl Session {
                 is_unreadable,
             }),
         }
+        cell.check = None;
         cell.task.reset(id, DrawKey { seed, epoch: pass, sample: id.0 });
         let order = batch.order;
         drop(cell);

@@ -1,0 +1,308 @@
+//! One feeder's connection: connects, compares identities, sends requests, hands rows over.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use forebay_engine::SupplyFailure;
+use http::uri::PathAndQuery;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message as _;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::{Code, Request, Status};
+
+use crate::client::Shared;
+use crate::client::table::ToSend;
+use crate::codec::Messages;
+use crate::discovery::Feeder;
+use crate::ipc::Received;
+use crate::messages::{
+    Answer, COMMAND, FailureKind, FlightData, FlightDescriptor, FlightInfo, StreamInfo, Ticket,
+};
+use crate::server::is_loopback;
+use crate::sockets::{Connection, PING_LIMIT, PING_PERIOD, prepare};
+use crate::spread::feeder_key;
+use crate::ticket;
+
+/// How long connecting, and the first answer, may take.
+const CONNECT: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A request without any message for so long is given up.
+const STALLED: Duration = Duration::from_secs(60);
+/// Bytes of answers that a feeder may send ahead, by request and in all: the plan has them.
+const WINDOW: u32 = 4 << 20;
+/// Beyond the rows of a message.
+const BESIDE_BYTES: usize = 5 << 20;
+const MAX_FRAME: u32 = 256 << 10;
+
+/// Keeps a feeder connected until it is no longer listed.
+pub(super) async fn keep(shared: Arc<Shared>, feeder: Feeder) {
+    let key = feeder_key(&feeder);
+    let mut pause = FIRST_PAUSE;
+    let mut said = String::new();
+    while shared.table().is_wanted(key) {
+        let (has_served, reason) = serve(&shared, &feeder, key).await;
+        if has_served {
+            (pause, said) = (FIRST_PAUSE, String::new());
+        }
+        if said != reason {
+            tracing::warn!(feeder = %feeder.address, host = &*feeder.host, "{reason}; trying again");
+            said.clone_from(&reason);
+        }
+        shared.table().waits(key, Some(reason));
+        shared.wake_engine();
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Connects and serves until the connection ends: whether it was ever of use, and why it ended.
+async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String) {
+    let opened = async {
+        let (sender, driver) = connect(shared, feeder).await?;
+        let driver = tokio::spawn(driver);
+        let authority = feeder.address.to_string();
+        let origin = http::Uri::builder().scheme("http").authority(authority).path_and_query("/");
+        let origin = origin.build().map_err(|error| error.to_string())?;
+        let most = shared.row_bytes.saturating_add(BESIDE_BYTES);
+        let calls =
+            Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
+        let info = ask_info(shared, calls.clone()).await?;
+        Ok::<_, String>((calls, driver, info))
+    };
+    let (calls, driver, info) = match tokio::time::timeout(CONNECT, opened).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(reason)) => return (false, reason),
+        Err(_) => return (false, format!("no answer within {} s", CONNECT.as_secs())),
+    };
+    // Bounded by the feeder's window.
+    let (queue, requests) = mpsc::unbounded_channel();
+    if !shared.table().serves(key, &info, queue) {
+        return (false, "no longer wanted".to_owned());
+    }
+    tracing::info!(feeder = %feeder.address, host = &*feeder.host, cores = info.cores, "a feeder serves");
+    shared.wake_engine();
+    (true, send_all(shared, key, calls, driver, requests).await)
+}
+
+type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
+type Calls = Grpc<Channel>;
+
+async fn connect(
+    shared: &Shared,
+    feeder: &Feeder,
+) -> Result<(SendRequest<Body>, Driver), String> {
+    let Feeder { address, host } = feeder;
+    if shared.tls.is_none() && !shared.allow_plain && !is_loopback(address) {
+        return Err(
+            "a plain connection to another host is refused: set feeders.tls (`forebay keys` makes the files), or \
+             feeders.allow_plain = true where the network encrypts"
+                .to_owned(),
+        );
+    }
+    let socket = TcpStream::connect(address).await;
+    let socket = socket.map_err(|error| format!("cannot connect: {error}"))?;
+    prepare(&socket).map_err(|error| error.to_string())?;
+    let connection = match &shared.tls {
+        None => Connection::Plain(socket),
+        Some(tls) => {
+            let name = tls.server_name(host).map_err(|error| error.to_string())?;
+            let connector = tokio_rustls::TlsConnector::from(tls.current());
+            let connected = connector.connect(name, socket).await;
+            Connection::Client(Box::new(connected.map_err(|error| tls.explain(&error))?))
+        }
+    };
+    let (sender, driver) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(MAX_FRAME)
+        .keep_alive_interval(Some(PING_PERIOD))
+        .keep_alive_timeout(PING_LIMIT)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(connection))
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok((sender, Box::pin(driver)))
+}
+
+/// Compares identities.
+async fn ask_info(shared: &Shared, mut calls: Calls) -> Result<StreamInfo, String> {
+    let command = format!("{}\n{}", shared.stream, shared.identity);
+    let wanted =
+        FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
+    let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/GetFlightInfo");
+    calls.ready().await.map_err(|error| error.to_string())?;
+    let codec = Messages::<FlightDescriptor, FlightInfo>::default();
+    let answer = calls.unary(Request::new(wanted), path, codec).await;
+    let answer = answer.map_err(|status| explained(&status))?.into_inner();
+    let info: StreamInfo = serde_json::from_slice(&answer.metadata)
+        .map_err(|_| "it does not say what it serves: it is no feeder of Forebay's".to_owned())?;
+    if info.identity != shared.identity {
+        return Err("it says that it serves other rows".to_owned());
+    }
+    Ok(info)
+}
+
+fn explained(status: &Status) -> String {
+    match status.code() {
+        Code::FailedPrecondition | Code::InvalidArgument | Code::NotFound => {
+            status.message().to_owned()
+        }
+        code => format!("{code}: {}", status.message()),
+    }
+}
+
+/// Sends requests until the connection ends; says why it did.
+async fn send_all(
+    shared: &Arc<Shared>,
+    key: u64,
+    calls: Calls,
+    mut driver: tokio::task::JoinHandle<Result<(), hyper::Error>>,
+    mut requests: mpsc::UnboundedReceiver<ToSend>,
+) -> String {
+    let mut under_way = tokio::task::JoinSet::new();
+    let mut is_open = true;
+    let reason = loop {
+        tokio::select! {
+            request = requests.recv(), if is_open => match request {
+                Some(request) => {
+                    under_way.spawn(ask(Arc::clone(shared), key, calls.clone(), request));
+                }
+                // It was set aside, or is no longer listed.
+                None => is_open = false,
+            },
+            ended = &mut driver => {
+                break match ended {
+                    Ok(Ok(())) => "the feeder has closed the connection".to_owned(),
+                    Ok(Err(error)) => format!("the connection is lost: {error}"),
+                    Err(error) => error.to_string(),
+                };
+            }
+            Some(answered) = under_way.join_next() => {
+                if let Ok(Err(reason)) = answered {
+                    break reason;
+                }
+            }
+        }
+        if !is_open && under_way.is_empty() {
+            break "no longer wanted".to_owned();
+        }
+    };
+    // Nothing is sent to it from here on; what was asked comes back to the engine.
+    shared.table().waits(key, Some(reason.clone()));
+    requests.close();
+    driver.abort();
+    reason
+}
+
+/// Asks for rows and writes them.
+async fn ask(
+    shared: Arc<Shared>,
+    key: u64,
+    mut calls: Calls,
+    request: ToSend,
+) -> Result<(), String> {
+    let ticket = ticket::Ticket {
+        identity: shared.digest,
+        is_urgent: request.is_urgent,
+        rows: request.rows.clone(),
+    };
+    let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/DoGet");
+    calls.ready().await.map_err(|error| error.to_string())?;
+    let codec = Messages::<Ticket, FlightData>::default();
+    let wanted = Request::new(Ticket { ticket: ticket.to_bytes().into() });
+    let answer = match calls.server_streaming(wanted, path, codec).await {
+        Ok(answer) => answer,
+        // The rows come back to the engine.
+        Err(status) if status.code() == Code::ResourceExhausted => return Ok(()),
+        Err(status) => return Err(explained(&status)),
+    };
+    let mut messages = answer.into_inner();
+    loop {
+        let next = tokio::time::timeout(STALLED, messages.message()).await;
+        let Ok(next) = next else {
+            return Err(format!("it sent nothing for {} s", STALLED.as_secs()));
+        };
+        let Some(message) = next.map_err(|status| explained(&status))? else {
+            return Ok(());
+        };
+        take(&shared, key, &request, message)?;
+    }
+}
+
+/// Writes the rows of a message.
+fn take(
+    shared: &Shared,
+    key: u64,
+    request: &ToSend,
+    message: FlightData,
+) -> Result<(), String> {
+    let broken = || "an answer cannot be read".to_owned();
+    if message.metadata.is_empty() {
+        // The schema: the identity says what it is.
+        return Ok(());
+    }
+    let answer = Answer::decode(message.metadata).map_err(|_| broken())?;
+    let bytes = message.body.len();
+    if !answer.rows.is_empty() {
+        let received = Received::read(&message.header, message.body, &shared.columns);
+        let received = received.filter(|rows| rows.rows == answer.rows.len()).ok_or_else(broken)?;
+        for (row, place) in answer.rows.iter().enumerate() {
+            let place = *place as usize;
+            if place >= request.rows.len() {
+                return Err(broken());
+            }
+            request.taker.finish(place, key, |out| {
+                for (number, column) in shared.columns.iter().enumerate() {
+                    let bytes = received.row(column, number, row).ok_or_else(broken)?;
+                    out.write(number, bytes)?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    for failure in answer.failures {
+        let (place, stage) = (failure.row as usize, failure.stage as usize);
+        if place >= request.rows.len() {
+            return Err(broken());
+        }
+        let reason = match FailureKind::try_from(failure.kind) {
+            Ok(FailureKind::Defect) => SupplyFailure::Defect(failure.reason),
+            Ok(FailureKind::Raised) => {
+                SupplyFailure::Raised { stage, summary: failure.reason, text: failure.text }
+            }
+            _ => SupplyFailure::Elsewhere(failure.reason),
+        };
+        request.taker.fail(place, reason);
+    }
+    let waiting = answer.is_last.then_some(answer.waiting);
+    shared.table().answered(key, answer.rows.len(), bytes, waiting);
+    Ok(())
+}
+
+/// A connection as a service of tonic's.
+#[derive(Debug, Clone)]
+struct Channel(SendRequest<Body>);
+
+impl tower_service::Service<http::Request<Body>> for Channel {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

@@ -1,0 +1,263 @@
+//! The feeders that are known, and how many rows each is asked for.
+//!
+//! A feeder's window is the most rows that are asked of it at a time. It says with each answer how many rows it has still
+//! to make: the window grows while it would run dry, and shrinks while rows wait there that others could make.
+
+use std::sync::Arc;
+
+use forebay_engine::RowTaker;
+use forebay_observe::FeederReport;
+use forebay_protocol::frames::RowKey;
+use tokio::sync::mpsc;
+
+use crate::client::Shared;
+use crate::discovery::Feeder;
+use crate::messages::StreamInfo;
+use crate::spread::{feeder_key, pick};
+
+/// Rows per core in a feeder's first window.
+const ROWS_PER_CORE: usize = 4;
+/// Of those that wait at a feeder, rows per core that keep it busy until the next request comes.
+const WAITING_PER_CORE: u64 = 4;
+const MAX_WINDOW: usize = 1024;
+
+/// A request to a feeder.
+#[derive(Debug)]
+pub(super) struct ToSend {
+    pub(super) rows: Vec<RowKey>,
+    pub(super) is_urgent: bool,
+    pub(super) taker: RowTaker,
+    /// Dropped with the request.
+    pub(super) _outstanding: Outstanding,
+}
+
+/// Rows asked of a feeder and not answered.
+#[derive(Debug)]
+pub(super) struct Outstanding {
+    shared: Arc<Shared>,
+    feeder: u64,
+    rows: usize,
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        if let Some(known) = self.shared.table().known(self.feeder) {
+            known.outstanding = known.outstanding.saturating_sub(self.rows);
+        }
+        self.shared.wake_engine();
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is being connected to, or waits for the next attempt; why the last one failed.
+    Waits(Option<String>),
+    Serving(mpsc::UnboundedSender<ToSend>),
+    SetAside(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Known {
+    feeder: Feeder,
+    key: u64,
+    state: State,
+    cores: usize,
+    most_rows: usize,
+    window: usize,
+    outstanding: usize,
+    rows: u64,
+    received_bytes: u64,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    known: Vec<Known>,
+}
+
+impl Known {
+    fn is_serving(&self) -> bool {
+        matches!(self.state, State::Serving(_))
+    }
+
+    fn room(&self) -> usize {
+        if self.is_serving() { self.window.saturating_sub(self.outstanding) } else { 0 }
+    }
+}
+
+impl Table {
+    pub(super) fn known(&mut self, key: u64) -> Option<&mut Known> {
+        self.known.iter_mut().find(|known| known.key == key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.known.iter().map(Known::room).sum()
+    }
+
+    pub(super) fn is_reachable(&self) -> bool {
+        self.known.iter().any(Known::is_serving)
+    }
+
+    /// The rows of one request to a feeder.
+    pub(super) fn most_rows(&self, feeder: usize) -> usize {
+        self.known[feeder].most_rows.max(1)
+    }
+
+    /// Takes a place at the feeder of a unit: one of two, the less loaded one, or else one with room.
+    pub(super) fn place(&mut self, unit: u64) -> Option<usize> {
+        let serving: Vec<usize> =
+            (0..self.known.len()).filter(|number| self.known[*number].room() > 0).collect();
+        let keys: Vec<u64> = serving.iter().map(|number| self.known[*number].key).collect();
+        let load = |place: usize| {
+            let known = &self.known[serving[place]];
+            known.outstanding * 256 / known.window.max(1)
+        };
+        let chosen = *serving.get(pick(unit, &keys, load)?)?;
+        // Until the request is sent.
+        self.known[chosen].outstanding += 1;
+        Some(chosen)
+    }
+
+    /// A serving feeder with room besides one.
+    pub(super) fn place_besides(&mut self, first: u64) -> Option<usize> {
+        let others = self.known.iter().enumerate().filter(|(_, known)| known.key != first);
+        let (chosen, room) = others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
+        (room > 0).then(|| {
+            self.known[chosen].outstanding += 1;
+            chosen
+        })
+    }
+
+    /// Sends a request, whose rows have places. False: the feeder has gone.
+    pub(super) fn send(
+        &mut self,
+        shared: &Arc<Shared>,
+        feeder: usize,
+        rows: Vec<RowKey>,
+        is_urgent: bool,
+        taker: RowTaker,
+    ) -> bool {
+        let known = &mut self.known[feeder];
+        let State::Serving(queue) = &known.state else {
+            known.outstanding = known.outstanding.saturating_sub(rows.len());
+            return false;
+        };
+        taker.note_feeder(known.key);
+        let outstanding =
+            Outstanding { shared: Arc::clone(shared), feeder: known.key, rows: rows.len() };
+        let to_send = ToSend { rows, is_urgent, taker, _outstanding: outstanding };
+        if let Err(unsent) = queue.send(to_send) {
+            // The table is locked, which `Outstanding` locks: dropped by another thread's task.
+            drop_later(unsent.0);
+            return false;
+        }
+        true
+    }
+
+    /// Takes over a list of feeders; returns those that are new.
+    pub(super) fn follow(&mut self, feeders: &[Feeder]) -> Vec<Feeder> {
+        self.known.retain(|known| feeders.contains(&known.feeder));
+        let is_new = |feeder: &&Feeder| !self.known.iter().any(|known| known.feeder == **feeder);
+        let new: Vec<Feeder> = feeders.iter().filter(is_new).cloned().collect();
+        self.known.extend(new.iter().map(|feeder| Known {
+            feeder: feeder.clone(),
+            key: feeder_key(feeder),
+            state: State::Waits(None),
+            cores: 0,
+            most_rows: 1,
+            window: 0,
+            outstanding: 0,
+            rows: 0,
+            received_bytes: 0,
+        }));
+        new
+    }
+
+    /// Whether a feeder is still listed, and may get rows.
+    pub(super) fn is_wanted(&mut self, key: u64) -> bool {
+        self.known(key).is_some_and(|known| !matches!(known.state, State::SetAside(_)))
+    }
+
+    /// A feeder serves from now on.
+    pub(super) fn serves(
+        &mut self,
+        key: u64,
+        info: &StreamInfo,
+        queue: mpsc::UnboundedSender<ToSend>,
+    ) -> bool {
+        let Some(known) = self.known(key) else { return false };
+        if matches!(known.state, State::SetAside(_)) {
+            return false;
+        }
+        known.state = State::Serving(queue);
+        known.cores = (info.cores as usize).clamp(1, 4096);
+        known.most_rows = (info.rows as usize).clamp(1, crate::ticket::MAX_ROWS);
+        let first = (known.cores * ROWS_PER_CORE).max(2 * known.most_rows);
+        known.window = first.min(MAX_WINDOW).min(info.rows.saturating_mul(info.requests) as usize);
+        true
+    }
+
+    /// A feeder's connection has ended; says why.
+    pub(super) fn waits(&mut self, key: u64, reason: Option<String>) {
+        if let Some(known) = self.known(key).filter(|one| !matches!(one.state, State::SetAside(_)))
+        {
+            known.state = State::Waits(reason);
+        }
+    }
+
+    /// A feeder gets no more rows.
+    pub(super) fn set_aside(&mut self, key: u64, reason: &str) {
+        let Some(known) = self.known(key) else { return };
+        if matches!(known.state, State::SetAside(_)) {
+            return;
+        }
+        tracing::error!(
+            feeder = %known.feeder.address,
+            "this feeder gets no more rows: {reason}; its libraries, data or hardware differ, compare `forebay doctor` on both hosts"
+        );
+        known.state = State::SetAside(reason.to_owned());
+    }
+
+    /// Counts an answer, and adapts the window. `waiting`: the rows that the feeder has still to make, of `limit` that it
+    /// takes at most.
+    pub(super) fn answered(&mut self, key: u64, rows: usize, bytes: usize, waiting: Option<u64>) {
+        let Some(known) = self.known(key) else { return };
+        known.rows += rows as u64;
+        known.received_bytes += bytes as u64;
+        let Some(waiting) = waiting else { return };
+        let cores = known.cores as u64;
+        if waiting < cores {
+            known.window = (known.window + known.most_rows).min(MAX_WINDOW);
+        } else if waiting > cores * WAITING_PER_CORE + known.most_rows as u64 {
+            let least = (2 * known.cores).max(known.most_rows);
+            known.window = known.window.saturating_sub(known.most_rows / 2).max(least);
+        }
+    }
+
+    pub(super) fn report(&self) -> Vec<FeederReport> {
+        let report = |known: &Known| FeederReport {
+            address: known.feeder.address.to_string(),
+            state: match &known.state {
+                State::Waits(None) => "connecting".to_owned(),
+                State::Waits(Some(reason)) => reason.clone(),
+                State::Serving(_) => "serving".to_owned(),
+                State::SetAside(reason) => format!("set aside: {reason}"),
+            },
+            cores: u32::try_from(known.cores).unwrap_or(u32::MAX),
+            num_rows: known.rows,
+            received_bytes: known.received_bytes,
+            num_outstanding: known.outstanding as u64,
+            window_rows: known.window as u64,
+        };
+        self.known.iter().map(report).collect()
+    }
+}
+
+fn drop_later(unsent: ToSend) {
+    // On the connection's runtime nothing holds the lock while it waits.
+    std::thread::spawn(move || drop(unsent));
+}
