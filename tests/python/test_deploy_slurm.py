@@ -85,7 +85,7 @@ def test_trainers_know_the_feeders_which_are_started_again_and_drained(slurm):
     assert (ended.returncode, ended.stdout) == (7, "cpu1:7000,cpu2:7001\n"), ended.stderr
     assert (folder / "again-0.0.0.0-7001").read_text() == "feed train.toml --listen 0.0.0.0:7001"
     assert {file.name for file in folder.glob("drained-*")} == {"drained-0.0.0.0-7000", "drained-0.0.0.0-7001"}
-    assert (folder / "cancelled").read_text() == "--signal=TERM 42.0\n"
+    assert (folder / "cancelled").read_text() == "--signal=TERM 42\n"
 
 
 def test_script_is_a_heterogeneous_job_of_two_parts():
