@@ -19,7 +19,7 @@ use forebay_storage::Storage;
 /// The extensions, and where files may be.
 pub(super) const FORMAT: FolderFormat = FolderFormat {
     name: "audio-folder",
-    extensions: &[".wav", ".flac"],
+    extensions: &[".wav", ".flac", ".mp3"],
     loose: LooseFiles::NoFolders,
 };
 
@@ -50,7 +50,7 @@ fn split(config: &DatasetConfig) -> Result<(SoundForm, DatasetConfig), ConfigErr
     }
     // The remaining keys are the keys of any folder.
     FolderKeys::of(&config)?;
-    Ok((SoundForm { channels: keys.channels, rate: keys.rate }, config))
+    Ok((SoundForm { channels: keys.channels, rate: keys.rate, span: None }, config))
 }
 
 /// Opens a folder of sounds.
@@ -100,7 +100,7 @@ impl FileReader for AudioFile {
 
     /// Differs if the same files are converted differently.
     fn fingerprint(&self, files: [u8; 32]) -> [u8; 32] {
-        let SoundForm { channels, rate } = self.0;
+        let SoundForm { channels, rate, .. } = self.0;
         let mut hasher = blake3::Hasher::new_derive_key("forebay folder of sounds");
         hasher.update(&files);
         hasher.update(&channels.unwrap_or(0).to_le_bytes());

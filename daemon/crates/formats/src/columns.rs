@@ -226,7 +226,7 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
     let sound = match form {
         Some(Form::Audio) => {
             let channels = section.take::<SoundChannels>("channels")?.flatten();
-            Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")? })
+            Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")?, span: None })
         }
         _ => None,
     };

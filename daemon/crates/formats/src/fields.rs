@@ -74,7 +74,7 @@ pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, Strin
             Missing::Error => String::new(),
             missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
         };
-        let sound = sound.map_or_else(String::new, |SoundForm { channels, rate }| {
+        let sound = sound.map_or_else(String::new, |SoundForm { channels, rate, .. }| {
             let channels =
                 channels.map(|count| format!(", channels = {count}")).unwrap_or_default();
             let rate = rate.map(|rate| format!(", rate = {rate}")).unwrap_or_default();

@@ -75,7 +75,7 @@ pub fn sound(bytes: &[u8]) {
     };
     let channels = [None, Some(1), Some(2), None][usize::from(choice & 3)];
     let rate = [None, Some(16_000), Some(7_999), Some(48_000)][usize::from(choice >> 2 & 3)];
-    let sound = Sound { file, form: SoundForm { channels, rate } };
+    let sound = Sound { file, form: SoundForm { channels, rate, span: None } };
     let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
     if sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).is_ok() {
         let elements: u64 = array.shape.iter().product();
