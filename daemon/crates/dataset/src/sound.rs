@@ -4,6 +4,7 @@
 //! files whose header does not say how long they are, every frame's or packet's own header is read.
 
 pub mod mp3;
+pub mod ogg;
 
 use std::ops::Range;
 
@@ -28,6 +29,10 @@ pub enum SoundCoding {
     MuLaw,
     /// Frames of MP3, which [`mp3::Mp3`] finds.
     Mp3,
+    /// Packets of Vorbis, which [`ogg::Ogg`] finds.
+    Vorbis,
+    /// Packets of Opus, which [`ogg::Ogg`] finds.
+    Opus,
 }
 
 /// The contents of a file's header.
@@ -59,6 +64,7 @@ impl SoundHeader {
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..]
             | [b'R', b'F', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => wav(file),
             [b'f', b'L', b'a', b'C', ..] => flac(file, 4),
+            [b'O', b'g', b'g', b'S', ..] => ogg::Ogg::header(file),
             _ => {
                 // Some programs write an ID3 tag before the file.
                 let after_tag = tag_bytes(file);
@@ -93,7 +99,6 @@ fn tag_bytes(file: &[u8]) -> usize {
 fn unknown(file: &[u8]) -> String {
     let name = match file {
         [] => return "the sound file is empty".to_owned(),
-        [b'O', b'g', b'g', b'S', ..] => "Ogg (Vorbis, Opus)",
         [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => "AIFF",
         [b'R', b'I', b'F', b'X', ..] => "RIFX",
         [_, _, _, _, b'f', b't', b'y', b'p', ..] => "MPEG-4 (M4A)",
@@ -279,7 +284,7 @@ mod tests {
         for (file, name) in [
             (&wave(0x11, 8, &[])[..], "IMA ADPCM in a WAV file is not read"),
             (&wave(1, 40, &[]), "coding 0x1 with 40 bits in 5 bytes"),
-            (b"OggS\0\x02", "Ogg (Vorbis, Opus) is not read"),
+            (b"OggS\0\x02", "truncated"),
             (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "the MP3 file has no frame"),
             (b"\xff\xfb\x90\x64", "the MP3 file has no frame"),
             (b"RIFF\0\0\0\0AVI LIST", "not a WAV or FLAC file: it begins with 52 49 46 46"),

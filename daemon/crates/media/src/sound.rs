@@ -81,6 +81,12 @@ const FLAC_BYTES: u64 = 65_536 * 8 * 4;
 /// A decoder of MP3, which holds one frame.
 const MP3_BYTES: u64 = 64 << 10;
 
+/// A decoder of Vorbis: codebooks, whose size is bounded, and blocks of 8,192 samples in 8 channels.
+const VORBIS_BYTES: u64 = 12 << 20;
+
+/// Decoders of Opus, for 8 streams.
+const OPUS_BYTES: u64 = 2 << 20;
+
 /// The maximal memory for [`decode`], and the array's part of it.
 pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
     let Ok(planned) = Planned::new(sound, most_bytes) else { return (0, 0) };
@@ -93,6 +99,8 @@ pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
     let decoder = match planned.header.coding {
         SoundCoding::Flac(_) => FLAC_BYTES,
         SoundCoding::Mp3 => MP3_BYTES,
+        SoundCoding::Vorbis => VORBIS_BYTES,
+        SoundCoding::Opus => OPUS_BYTES,
         _ => 0,
     };
     let beside = planned.ratio.filter_bytes() + decoder;
@@ -128,11 +136,13 @@ pub fn decode(
         #[cfg(feature = "sound")]
         SoundCoding::Flac(bits) => flac::decode(data, header, bits, &mut sink)?,
         #[cfg(feature = "sound")]
-        SoundCoding::Mp3 => packets::decode(sound.file, header, span.clone(), &mut sink)?,
+        SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus => {
+            packets::decode(sound.file, header, span.clone(), &mut sink)?;
+        }
         #[cfg(not(feature = "sound"))]
-        SoundCoding::Flac(_) | SoundCoding::Mp3 => {
+        SoundCoding::Flac(_) | SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus => {
             return Err(Defect(
-                "this program is built without `sound`, which reads FLAC and MP3".to_owned(),
+                "this program is built without `sound`, which reads all sounds but WAV".to_owned(),
             ));
         }
         coding => wav::decode(data, coding, header.channels.into(), &mut sink)?,

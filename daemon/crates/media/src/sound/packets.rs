@@ -1,9 +1,11 @@
-//! Sounds that are stored in packets: MP3.
+//! Sounds that are stored in packets: MP3, Vorbis and Opus.
 //!
 //! The decoders are safe Rust and hold a bounded amount of memory, whatever a file says. They run in the work thread; a
 //! panic of theirs is a defect of the file. `dataset` finds the packets and says which samples belong to the sound.
 
 mod mp3;
+mod opus;
+mod vorbis;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +16,7 @@ use symphonia_core::packet::PacketRef;
 use symphonia_core::units::{Duration, Timestamp};
 
 use super::channel_mixer::ChannelMixer;
+use forebay_dataset::sound::ogg::{Ogg, OggCodec};
 use forebay_dataset::{Defect, SoundCoding, SoundHeader};
 
 /// Decodes the frames of `span`, counted from the first of the sound.
@@ -29,12 +32,26 @@ pub(super) fn decode(
     (kept.skip, kept.left) = (0, span.end - span.start);
     let run = catch_unwind(AssertUnwindSafe(|| match header.coding {
         SoundCoding::Mp3 => mp3::decode(file, header, span.start, kept),
+        SoundCoding::Vorbis | SoundCoding::Opus => decode_ogg(file, span.start, kept),
         _ => Ok(()),
     }));
     run.unwrap_or_else(|_| Err(Defect("the sound's decoder panicked".to_owned())))?;
     match kept.left {
         0 => Ok(()),
         left => Err(Defect(format!("the sound file is truncated: {left} frames are missing"))),
+    }
+}
+
+fn decode_ogg(file: &[u8], from: u64, kept: &mut ChannelMixer<'_>) -> Result<(), Defect> {
+    let ogg = Ogg::read(file)?;
+    match &ogg.codec {
+        OggCodec::Vorbis { identification, setup } => {
+            vorbis::decode(&ogg, (identification, setup), file, from, kept)
+        }
+        OggCodec::Opus { streams, mapping, gain } => {
+            let form = opus::OpusForm { streams: *streams, mapping, gain: *gain };
+            opus::decode(&ogg, &form, file, from, kept)
+        }
     }
 }
 
