@@ -4,6 +4,7 @@
 //! files whose header does not say how long they are, every frame's or packet's own header is read.
 
 pub mod mp3;
+pub mod mp4;
 pub mod ogg;
 
 use std::ops::Range;
@@ -33,6 +34,8 @@ pub enum SoundCoding {
     Vorbis,
     /// Packets of Opus, which [`ogg::Ogg`] finds.
     Opus,
+    /// Packets of ALAC, which [`mp4::Mp4`] finds.
+    Alac,
 }
 
 /// The contents of a file's header.
@@ -65,6 +68,7 @@ impl SoundHeader {
             | [b'R', b'F', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => wav(file),
             [b'f', b'L', b'a', b'C', ..] => flac(file, 4),
             [b'O', b'g', b'g', b'S', ..] => ogg::Ogg::header(file),
+            [_, _, _, _, b'f', b't', b'y', b'p', ..] => mp4::Mp4::header(file),
             _ => {
                 // Some programs write an ID3 tag before the file.
                 let after_tag = tag_bytes(file);
@@ -101,7 +105,6 @@ fn unknown(file: &[u8]) -> String {
         [] => return "the sound file is empty".to_owned(),
         [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => "AIFF",
         [b'R', b'I', b'F', b'X', ..] => "RIFX",
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "MPEG-4 (M4A)",
         [b'.', b's', b'n', b'd', ..] => "AU",
         [0x1a, 0x45, 0xdf, 0xa3, ..] => "Matroska (WebM)",
         _ => {

@@ -87,6 +87,10 @@ const VORBIS_BYTES: u64 = 12 << 20;
 /// Decoders of Opus, for 8 streams.
 const OPUS_BYTES: u64 = 2 << 20;
 
+/// A decoder of ALAC: a packet of at most 65,536 samples in 8 channels, and its lowest bits. The list of packets is in
+/// proportion to the file.
+const ALAC_BYTES: u64 = 4 << 20;
+
 /// The maximal memory for [`decode`], and the array's part of it.
 pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
     let Ok(planned) = Planned::new(sound, most_bytes) else { return (0, 0) };
@@ -101,6 +105,7 @@ pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
         SoundCoding::Mp3 => MP3_BYTES,
         SoundCoding::Vorbis => VORBIS_BYTES,
         SoundCoding::Opus => OPUS_BYTES,
+        SoundCoding::Alac => ALAC_BYTES,
         _ => 0,
     };
     let beside = planned.ratio.filter_bytes() + decoder;
@@ -136,11 +141,15 @@ pub fn decode(
         #[cfg(feature = "sound")]
         SoundCoding::Flac(bits) => flac::decode(data, header, bits, &mut sink)?,
         #[cfg(feature = "sound")]
-        SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus => {
+        SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus | SoundCoding::Alac => {
             packets::decode(sound.file, header, span.clone(), &mut sink)?;
         }
         #[cfg(not(feature = "sound"))]
-        SoundCoding::Flac(_) | SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus => {
+        SoundCoding::Flac(_)
+        | SoundCoding::Mp3
+        | SoundCoding::Vorbis
+        | SoundCoding::Opus
+        | SoundCoding::Alac => {
             return Err(Defect(
                 "this program is built without `sound`, which reads all sounds but WAV".to_owned(),
             ));

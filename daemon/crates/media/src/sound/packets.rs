@@ -1,8 +1,9 @@
-//! Sounds that are stored in packets: MP3, Vorbis and Opus.
+//! Sounds that are stored in packets: MP3, Vorbis, Opus and ALAC.
 //!
 //! The decoders are safe Rust and hold a bounded amount of memory, whatever a file says. They run in the work thread; a
 //! panic of theirs is a defect of the file. `dataset` finds the packets and says which samples belong to the sound.
 
+mod alac;
 mod mp3;
 mod opus;
 mod vorbis;
@@ -33,6 +34,7 @@ pub(super) fn decode(
     let run = catch_unwind(AssertUnwindSafe(|| match header.coding {
         SoundCoding::Mp3 => mp3::decode(file, header, span.start, kept),
         SoundCoding::Vorbis | SoundCoding::Opus => decode_ogg(file, span.start, kept),
+        SoundCoding::Alac => alac::decode(file, span.start, kept),
         _ => Ok(()),
     }));
     run.unwrap_or_else(|_| Err(Defect("the sound's decoder panicked".to_owned())))?;

@@ -42,7 +42,12 @@ pub(super) fn decode(
         SoundCoding::MuLaw => {
             frames::<1>(data, channels, kept, |[byte]| f32::from(mu_law(byte)) / 32_768.0)
         }
-        SoundCoding::Flac(_) | SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus => Ok(()),
+        // `decode` has other decoders for them.
+        SoundCoding::Flac(_)
+        | SoundCoding::Mp3
+        | SoundCoding::Vorbis
+        | SoundCoding::Opus
+        | SoundCoding::Alac => Ok(()),
     }
 }
 
