@@ -109,6 +109,11 @@ pub struct SoundSpan {
 }
 
 impl SoundSpan {
+    /// The part that the keys `start` and `seconds` set, in nanoseconds; `None` without either.
+    pub fn of_keys(start: Option<u64>, length: Option<u64>) -> Option<Self> {
+        (start.is_some() || length.is_some()).then(|| Self { start: start.unwrap_or(0), length })
+    }
+
     /// The frames of the part, of a sound of so many frames at so many a second. Times are rounded to the nearest
     /// frame; a part that extends beyond the end of the sound ends with it.
     ///
@@ -135,6 +140,19 @@ impl SoundForm {
     /// The dimensions of the array after the first.
     pub fn row_shape(self) -> Vec<u64> {
         self.channels.map(u64::from).into_iter().collect()
+    }
+
+    /// The keys that set it, in the syntax of the configuration, each after a comma.
+    pub fn keys(self) -> String {
+        #[expect(clippy::cast_precision_loss, reason = "whole seconds below 2⁵³ nanoseconds")]
+        let seconds = |time: u64| time as f64 / 1e9;
+        let channels = self.channels.map(|count| format!(", channels = {count}"));
+        let rate = self.rate.map(|rate| format!(", rate = {rate}"));
+        let span = self.span.map(|SoundSpan { start, length }| {
+            let length = length.map(|length| format!(", seconds = {:?}", seconds(length)));
+            format!(", start = {:?}{}", seconds(start), length.unwrap_or_default())
+        });
+        [channels, rate, span].into_iter().flatten().collect()
     }
 }
 

@@ -178,15 +178,7 @@ impl Stored {
         let word = match self {
             Self::Picture => "image",
             Self::Pictures => "images",
-            Self::Sound(SoundForm { channels, rate, .. }) => {
-                let channels = channels.map(|count| format!(", channels = {count}"));
-                let rate = rate.map(|rate| format!(", rate = {rate}"));
-                return format!(
-                    "as = \"audio\"{}{}",
-                    channels.unwrap_or_default(),
-                    rate.unwrap_or_default()
-                );
-            }
+            Self::Sound(form) => return format!("as = \"audio\"{}", form.keys()),
             Self::Text => "text",
             Self::Bytes => "bytes",
             Self::Integer => "integer",

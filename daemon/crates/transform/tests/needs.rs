@@ -297,7 +297,10 @@ fn audio_needs_at_most_the_estimate_from_its_header() {
         FieldValue::Sound(Sound { file, form })
     });
     let both = InMemory::new(kind(vec![2]), |_, _, file| {
-        FieldValue::Sound(Sound { file, form: SoundForm { channels: Some(2), rate: None, span: None } })
+        FieldValue::Sound(Sound {
+            file,
+            form: SoundForm { channels: Some(2), rate: None, span: None },
+        })
     });
     let text = "stage = [{ name = \"a\", operations = [] }]\n[output]\n\
                 sound = { ragged = true, max_bytes = \"40MiB\" }\n";

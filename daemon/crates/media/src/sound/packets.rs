@@ -60,13 +60,13 @@ fn decode_ogg(file: &[u8], from: u64, kept: &mut ChannelMixer<'_>) -> Result<(),
 /// The most channels of a sound in packets.
 const MOST_CHANNELS: usize = 8;
 
-/// Decodes one packet and passes on its frames; without `kept` they are dropped.
+/// Decodes one packet and passes on its frames, whose number is returned; without `kept` they are dropped.
 fn decode_packet(
     decoder: &mut impl AudioDecoder,
     packet: &[u8],
     channels: u16,
     kept: Option<&mut ChannelMixer<'_>>,
-) -> Result<(), Defect> {
+) -> Result<usize, Defect> {
     let packet = PacketRef::new(0, Timestamp::ZERO, Duration::ZERO, packet);
     let decoded = decoder.decode_ref(&packet).map_err(|reason| Defect(reason.to_string()))?;
     let GenericAudioBufferRef::F32(decoded) = decoded else {
@@ -78,5 +78,10 @@ fn decode_packet(
         return Err(Defect(format!("it has {channels} channels, and a packet of it has {count}")));
     }
     planes.iter_mut().zip(decoded.iter_planes()).for_each(|(plane, from)| *plane = from);
-    kept.map_or(Ok(()), |kept| kept.planes(&planes[..count]))
+    let frames = decoded.frames();
+    kept.map_or(Ok(()), |kept| kept.planes(&planes[..count]))?;
+    Ok(frames)
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,11 @@ pub(super) fn decode(
                 decode_packet(&mut decoder, before, ogg.channels, None).map_err(defect)?;
             }
         }
-        decode_packet(&mut decoder, packet, ogg.channels, Some(kept)).map_err(defect)?;
+        let count =
+            decode_packet(&mut decoder, packet, ogg.channels, Some(kept)).map_err(defect)?;
+        if count as u64 != samples.end - samples.start {
+            return Err(defect("a packet has another length than it says"));
+        }
         Ok(true)
     })
 }
