@@ -22,11 +22,14 @@ fn at(body: &[u8], start: usize, bytes: usize) -> Result<u64, Defect> {
     body.get(start..start + bytes).map(number).ok_or_else(cut)
 }
 
-/// The boxes of a range, in order: their names and bodies.
+/// A box's name and body.
+type NamedBox<'f> = ([u8; 4], &'f [u8]);
+
+/// The boxes of a range, in order.
 struct Boxes<'f>(&'f [u8]);
 
 impl<'f> Boxes<'f> {
-    fn next(&mut self) -> Result<Option<([u8; 4], &'f [u8])>, Defect> {
+    fn next(&mut self) -> Result<Option<NamedBox<'f>>, Defect> {
         let Some(head) = self.0.first_chunk::<8>() else { return Ok(None) };
         let name = [head[4], head[5], head[6], head[7]];
         let (start, end) = match number(&head[..4]) {

@@ -97,9 +97,9 @@ pub fn set_checksums_right(file: &mut [u8]) {
 /// The remainders of each byte, followed by none to seven zeros.
 const fn tables() -> [[u32; 256]; 8] {
     let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
+    let (mut byte, mut number) = (0, 0_u32);
     while byte < 256 {
-        let mut crc = (byte as u32) << 24;
+        let mut crc = number << 24;
         let mut zeros = 0;
         while zeros < 8 {
             let mut bit = 0;
@@ -110,7 +110,7 @@ const fn tables() -> [[u32; 256]; 8] {
             tables[zeros][byte] = crc;
             zeros += 1;
         }
-        byte += 1;
+        (byte, number) = (byte + 1, number + 1);
     }
     tables
 }

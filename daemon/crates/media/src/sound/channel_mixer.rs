@@ -17,6 +17,7 @@ pub(super) struct ChannelMixer<'v> {
 
 impl ChannelMixer<'_> {
     /// Whether the wanted part is complete.
+    #[cfg(feature = "sound")]
     pub(super) const fn is_complete(&self) -> bool {
         self.left == 0
     }
