@@ -17,7 +17,7 @@ pub use forebay_formats::fuzzing::{
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
-    bmp, exif, gif, jpeg, jpeg_markers, mask, png, sound, tiff, webp,
+    bmp, exif, gif, jpeg, jpeg_markers, mask, png, sound, sound_lossy, tiff, webp,
 };
 pub use forebay_select::fuzzing::condition;
 #[cfg(feature = "text")]
@@ -56,6 +56,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("png", png),
     ("records", records),
     ("sound", sound),
+    ("sound_lossy", sound_lossy),
     ("tar", tar),
     ("tar_index", tar_index),
     #[cfg(feature = "text")]

@@ -119,6 +119,45 @@ def test_what_libsndfile_writes_is_what_it_reads(tmp_path, kind, subtype, channe
         assert others[number] == {"rate": 22050, "label": number}
 
 
+LOSSY = [("MP3", "MPEG_LAYER_III", "mp3", 1e-4), ("OGG", "VORBIS", "ogg", 1e-4), ("OGG", "OPUS", "opus", 5e-3)]
+
+
+@pytest.mark.parametrize("kind,subtype,suffix,tolerance", LOSSY)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_lossy_sounds_are_as_long_as_libsndfile_says(tmp_path, kind, subtype, suffix, tolerance, channels):
+    soundfile = pytest.importorskip("soundfile")
+    rate = 48000 if subtype == "OPUS" else 22050
+    expected, data = [], tmp_path / "data"
+    data.mkdir()
+    for number in range(COUNT):
+        path = data / f"{number:02}.{suffix}"
+        soundfile.write(path, tone(number, 3000 + lengths(number) * 9, channels, rate) / 2, rate, subtype, format=kind)
+        expected.append(soundfile.read(path, dtype="float32", always_2d=True)[0])
+    sounds, others = read({"format": "audio-folder", "path": str(data), "channels": channels})
+    part, _ = read({"format": "audio-folder", "path": str(data), "channels": channels, "start": 0.05, "seconds": 0.07})
+    for number, sound in enumerate(expected):
+        assert sounds[number].shape == sound.shape, number
+        assert abs(sounds[number] - sound).max() < tolerance, number
+        assert others[number] == {"sample_rate": rate}
+        start = round(0.05 * rate + 1e-6)
+        numpy.testing.assert_array_equal(part[number], sounds[number][start : start + round(0.07 * rate + 1e-6)])
+
+
+def test_a_mel_spectrogram_of_each_sound(tmp_path):
+    names = []
+    for number in range(4):
+        names.append(f"{number}.wav")
+        write_wave(tmp_path / names[-1], numpy.rint(tone(number, 4000 + 100 * number, 1)[:, 0] * 32767), 16000)
+    made = fields(rate=16000)
+    del made["rate"]
+    dataset = {"format": "manifest", "path": str(manifest(tmp_path, names)), "fields": made}
+    stage = [{"name": "mel", "operations": [{"op": "mel-spectrogram", "n_mels": 40, "log": "10"}]}]
+    sounds, _ = read(dataset, stage=stage)
+    for number in range(4):
+        assert sounds[number].shape == (1 + (4000 + 100 * number) // 200, 40)
+        assert -10 <= sounds[number].min() < sounds[number].max() < 6
+
+
 @pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100, 48000])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_another_rate_is_scipys_resample_poly(tmp_path, rate, channels):
@@ -173,8 +212,9 @@ def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
     broken = {
         "cut.wav": (good[:-100], "truncated"),
         "stereo-asked-as-one.wav": (good, "has 2 channels, and `channels = 1` is requested"),
-        "song.mp3": (b"ID3\4" + bytes(400), "MP3 is not read"),
-        "ogg.wav": (b"OggS" + bytes(400), "Ogg (Vorbis, Opus) is not read"),
+        "song.mp3": (b"ID3\4" + bytes(400), "the MP3 file has no frame"),
+        "ogg.wav": (b"OggS" + bytes(400), "the checksum of the page"),
+        "aac.m4a": (bytes(4) + b"ftypM4A " + bytes(400), "cannot read the MP4 file"),
         "empty.wav": (b"", "empty"),
     }
     for name, (data, reason) in broken.items():

@@ -3,6 +3,7 @@
 //! Values borrow from the fetched bytes where possible. The plan copies a value into the batch.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
@@ -93,12 +94,65 @@ pub struct SoundForm {
     pub channels: Option<u16>,
     /// Samples per second; `None`: as in the file.
     pub rate: Option<u32>,
+    /// The part of the sound; `None`: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<SoundSpan>,
+}
+
+/// A part of a sound, as times in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SoundSpan {
+    /// From the beginning of the sound.
+    pub start: u64,
+    /// The duration; `None`: to the end of the sound.
+    pub length: Option<u64>,
+}
+
+impl SoundSpan {
+    /// The part that the keys `start` and `seconds` set, in nanoseconds; `None` without either.
+    pub fn of_keys(start: Option<u64>, length: Option<u64>) -> Option<Self> {
+        (start.is_some() || length.is_some()).then(|| Self { start: start.unwrap_or(0), length })
+    }
+
+    /// The frames of the part, of a sound of so many frames at so many a second. Times are rounded to the nearest
+    /// frame; a part that extends beyond the end of the sound ends with it.
+    ///
+    /// # Errors
+    /// It begins behind the end.
+    pub fn frames(self, all: u64, rate: u32) -> Result<Range<u64>, Defect> {
+        const SECOND: u128 = 1_000_000_000;
+        let frame = |time: u64| {
+            let frame = (u128::from(time) * u128::from(rate) + SECOND / 2) / SECOND;
+            u64::try_from(frame).unwrap_or(u64::MAX)
+        };
+        let start = frame(self.start);
+        if start > all || (start == all && all > 0) {
+            return Err(Defect(format!(
+                "the part begins at frame {start}, behind the sound, which has {all}"
+            )));
+        }
+        let end = self.length.map_or(all, |length| start.saturating_add(frame(length)).min(all));
+        Ok(start..end)
+    }
 }
 
 impl SoundForm {
     /// The dimensions of the array after the first.
     pub fn row_shape(self) -> Vec<u64> {
         self.channels.map(u64::from).into_iter().collect()
+    }
+
+    /// The keys that set it, in the syntax of the configuration, each after a comma.
+    pub fn keys(self) -> String {
+        #[expect(clippy::cast_precision_loss, reason = "whole seconds below 2⁵³ nanoseconds")]
+        let seconds = |time: u64| time as f64 / 1e9;
+        let channels = self.channels.map(|count| format!(", channels = {count}"));
+        let rate = self.rate.map(|rate| format!(", rate = {rate}"));
+        let span = self.span.map(|SoundSpan { start, length }| {
+            let length = length.map(|length| format!(", seconds = {:?}", seconds(length)));
+            format!(", start = {:?}{}", seconds(start), length.unwrap_or_default())
+        });
+        [channels, rate, span].into_iter().flatten().collect()
     }
 }
 

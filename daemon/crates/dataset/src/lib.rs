@@ -35,7 +35,9 @@ pub use classes::ClassSummary;
 pub use columns::{FileColumn, NoSize, VisitColumns, stored_size};
 pub use description::Description;
 pub use error::DatasetError;
-pub use field::{ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm};
+pub use field::{
+    ArrayValue, Defect, DirectRead, Field, FieldKind, FieldValue, Sound, SoundForm, SoundSpan,
+};
 pub use index_bytes::IndexBytes;
 pub use joined::{Disagreement, join};
 pub use opening::{IndexReport, OpenOptions, Opened};

@@ -1,6 +1,11 @@
-//! The headers of WAV and FLAC files.
+//! The headers of sound files: what they hold, how long it is, and where its samples or packets are.
 //!
-//! The plan decodes the samples, as it decodes images.
+//! A module a container: WAV and FLAC here, the others below. The plan decodes the samples, as it decodes images. Of
+//! files whose header does not say how long they are, every frame's or packet's own header is read.
+
+pub mod mp3;
+pub mod mp4;
+pub mod ogg;
 
 use std::ops::Range;
 
@@ -23,6 +28,14 @@ pub enum SoundCoding {
     ALaw,
     /// G.711 μ-law.
     MuLaw,
+    /// Frames of MP3, which [`mp3::Mp3`] finds.
+    Mp3,
+    /// Packets of Vorbis, which [`ogg::Ogg`] finds.
+    Vorbis,
+    /// Packets of Opus, which [`ogg::Ogg`] finds.
+    Opus,
+    /// Packets of ALAC, which [`mp4::Mp4`] finds.
+    Alac,
 }
 
 /// The contents of a file's header.
@@ -45,22 +58,27 @@ fn cut() -> Defect {
 }
 
 impl SoundHeader {
-    /// Reads the header of a WAV or FLAC file.
+    /// Reads the header of a sound file.
     ///
     /// # Errors
-    /// Neither a WAV nor a FLAC file, or an unsupported encoding; the error names it.
+    /// No sound file that is read, or an encoding that is not; the error names it.
     pub fn read(file: &[u8]) -> Result<Self, Defect> {
         match file {
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..]
             | [b'R', b'F', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => wav(file),
             [b'f', b'L', b'a', b'C', ..] => flac(file, 4),
+            [b'O', b'g', b'g', b'S', ..] => ogg::Ogg::header(file),
+            [_, _, _, _, b'f', b't', b'y', b'p', ..] => mp4::Mp4::header(file),
             _ => {
                 // Some programs write an ID3 tag before the file.
                 let after_tag = tag_bytes(file);
-                if file.get(after_tag..).is_some_and(|rest| rest.starts_with(b"fLaC")) {
-                    return flac(file, after_tag + 4);
+                match file.get(after_tag..) {
+                    Some([b'f', b'L', b'a', b'C', ..]) => flac(file, after_tag + 4),
+                    Some([0xff, 0xe2..=0xff, ..]) => mp3::Mp3::header(file),
+                    // Between the tag and the first frame there may be zeros.
+                    _ if after_tag > 0 => mp3::Mp3::header(file),
+                    _ => Err(Defect(unknown(file))),
                 }
-                Err(Defect(unknown(file)))
             }
         }
         .and_then(|header| match header {
@@ -85,11 +103,8 @@ fn tag_bytes(file: &[u8]) -> usize {
 fn unknown(file: &[u8]) -> String {
     let name = match file {
         [] => return "the sound file is empty".to_owned(),
-        [b'O', b'g', b'g', b'S', ..] => "Ogg (Vorbis, Opus)",
-        [b'I', b'D', b'3', ..] | [0xff, 0xe2..=0xff, ..] => "MP3",
         [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => "AIFF",
         [b'R', b'I', b'F', b'X', ..] => "RIFX",
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "MPEG-4 (M4A)",
         [b'.', b's', b'n', b'd', ..] => "AU",
         [0x1a, 0x45, 0xdf, 0xa3, ..] => "Matroska (WebM)",
         _ => {
@@ -272,9 +287,9 @@ mod tests {
         for (file, name) in [
             (&wave(0x11, 8, &[])[..], "IMA ADPCM in a WAV file is not read"),
             (&wave(1, 40, &[]), "coding 0x1 with 40 bits in 5 bytes"),
-            (b"OggS\0\x02", "Ogg (Vorbis, Opus) is not read"),
-            (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "MP3 is not read"),
-            (b"\xff\xfb\x90\x64", "MP3 is not read"),
+            (b"OggS\0\x02", "truncated"),
+            (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "the MP3 file has no frame"),
+            (b"\xff\xfb\x90\x64", "the MP3 file has no frame"),
             (b"RIFF\0\0\0\0AVI LIST", "not a WAV or FLAC file: it begins with 52 49 46 46"),
             (b"", "the sound file is empty"),
         ] {

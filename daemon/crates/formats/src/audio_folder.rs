@@ -1,4 +1,4 @@
-//! `audio-folder`: WAV and FLAC files, with or without class folders, with the fields `audio`, `sample_rate` and, with
+//! `audio-folder`: files of sounds, with or without class folders, with the fields `audio`, `sample_rate` and, with
 //! class folders, `label`.
 //!
 //! The plan decodes sounds, as it does images; this module only reads a file's header.
@@ -7,11 +7,11 @@ use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Keys, LocalPath};
 
 use crate::draft::{Draft, Seen};
-use crate::fields::{SoundChannels, SoundRate};
+use crate::fields::{SoundChannels, SoundRate, SoundTime};
 use crate::file_samples::{FileReader, FileSamples};
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_dataset::sound::SoundHeader;
-use forebay_dataset::{Defect, Field, FieldKind, FieldValue, Sound, SoundForm};
+use forebay_dataset::{Defect, Field, FieldKind, FieldValue, Sound, SoundForm, SoundSpan};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::folder::{self, FolderKeys};
 use forebay_storage::Storage;
@@ -19,7 +19,7 @@ use forebay_storage::Storage;
 /// The extensions, and where files may be.
 pub(super) const FORMAT: FolderFormat = FolderFormat {
     name: "audio-folder",
-    extensions: &[".wav", ".flac"],
+    extensions: &[".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a"],
     loose: LooseFiles::NoFolders,
 };
 
@@ -38,6 +38,10 @@ forebay_keys::keys! {
         pub(super) channels: SoundChannels, "", default(None);
         /// sounds are resampled to it
         pub(super) rate: SoundRate, "frames a second", absent("each file's own");
+        /// where the part of each sound begins that is read
+        pub(super) start: SoundTime, "seconds", absent("the beginning");
+        /// how long that part is; a sound that ends before it gives a shorter row
+        pub(super) seconds: SoundTime, "seconds", absent("to the end");
     }
 }
 
@@ -45,12 +49,13 @@ forebay_keys::keys! {
 fn split(config: &DatasetConfig) -> Result<(SoundForm, DatasetConfig), ConfigError> {
     let keys = AudioFolderKeys::read(&mut config.own.clone())?;
     let mut config = config.clone();
-    for key in ["channels", "rate"] {
+    for key in ["channels", "rate", "start", "seconds"] {
         config.own.take_located(key);
     }
     // The remaining keys are the keys of any folder.
     FolderKeys::of(&config)?;
-    Ok((SoundForm { channels: keys.channels, rate: keys.rate }, config))
+    let span = SoundSpan::of_keys(keys.start, keys.seconds);
+    Ok((SoundForm { channels: keys.channels, rate: keys.rate, span }, config))
 }
 
 /// Opens a folder of sounds.
@@ -100,11 +105,15 @@ impl FileReader for AudioFile {
 
     /// Differs if the same files are converted differently.
     fn fingerprint(&self, files: [u8; 32]) -> [u8; 32] {
-        let SoundForm { channels, rate } = self.0;
+        let SoundForm { channels, rate, span } = self.0;
         let mut hasher = blake3::Hasher::new_derive_key("forebay folder of sounds");
         hasher.update(&files);
         hasher.update(&channels.unwrap_or(0).to_le_bytes());
         hasher.update(&rate.unwrap_or(0).to_le_bytes());
+        if let Some(SoundSpan { start, length }) = span {
+            hasher.update(&start.to_le_bytes());
+            hasher.update(&length.unwrap_or(u64::MAX).to_le_bytes());
+        }
         *hasher.finalize().as_bytes()
     }
 }
@@ -173,6 +182,8 @@ mod tests {
         let plain = with("channels = \"mix\"").unwrap();
         assert_eq!(plain.0, opened.dataset.fingerprint());
         let (stereo, rate) = (with("channels = 2").unwrap(), with("rate = 2").unwrap());
+        let part = with("start = 0.5\ndataset.seconds = 2").unwrap().0;
+        assert!(part != plain.0 && part != with("start = 0.5").unwrap().0);
         assert_eq!(stereo.1, FieldKind::Sound { row_shape: vec![2] });
         assert!(plain.0 != stereo.0 && plain.0 != rate.0 && stereo.0 != rate.0);
         assert!(with("channels = 0").is_err() && with("colour = 3").is_err());

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::fields::{
     FieldRule, Form, FormWord, Missing, MissingWord, Names, Refusal, SoundChannels, SoundRate,
-    fields_table, name_fault,
+    SoundTime, fields_table, name_fault,
 };
 use crate::file_samples::array_field;
 use crate::number_lists::ListForm;
-use forebay_dataset::{Defect, Field, FieldKind, FieldValue, SoundForm};
+use forebay_dataset::{Defect, Field, FieldKind, FieldValue, SoundForm, SoundSpan};
 
 /// The word for classes that are collected from the data.
 const SORTED: &str = "sorted";
@@ -226,7 +226,10 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
     let sound = match form {
         Some(Form::Audio) => {
             let channels = section.take::<SoundChannels>("channels")?.flatten();
-            Some(SoundForm { channels, rate: section.take::<SoundRate>("rate")? })
+            let rate = section.take::<SoundRate>("rate")?;
+            let start = section.take::<SoundTime>("start")?;
+            let span = SoundSpan::of_keys(start, section.take::<SoundTime>("seconds")?);
+            Some(SoundForm { channels, rate, span })
         }
         _ => None,
     };

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use forebay_dataset::npy_header::read_array;
 use words::{FORMS, MISSING, word_of};
 pub(super) use words::{
-    FieldsTable, Form, FormWord, Missing, MissingWord, Names, SoundChannels, SoundRate,
+    FieldsTable, Form, FormWord, Missing, MissingWord, Names, SoundChannels, SoundRate, SoundTime,
 };
 
 use forebay_dataset::sound::SoundHeader;
@@ -75,12 +75,7 @@ pub(super) fn fields_table<'r>(rules: impl Iterator<Item = (&'r FieldRule, Strin
             Missing::Error => String::new(),
             missing => format!(", missing = \"{}\"", word_of(&MISSING, *missing)),
         };
-        let sound = sound.map_or_else(String::new, |SoundForm { channels, rate }| {
-            let channels =
-                channels.map(|count| format!(", channels = {count}")).unwrap_or_default();
-            let rate = rate.map(|rate| format!(", rate = {rate}")).unwrap_or_default();
-            channels + &rate
-        });
+        let sound = sound.map_or_else(String::new, SoundForm::keys);
         text += &format!(
             "{} = {{ from = {from}, as = \"{}\"{sound}{missing}{more} }}\n",
             toml_key(name),

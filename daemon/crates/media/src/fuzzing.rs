@@ -8,7 +8,8 @@ use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
 use super::sound::{self, SoundTools};
-use forebay_dataset::{Sound, SoundForm};
+use forebay_dataset::sound::ogg;
+use forebay_dataset::{Sound, SoundCoding, SoundForm, SoundHeader, SoundSpan};
 
 /// The maximal number of pixels that a target decodes: enough for every code path, and fast.
 const MOST_PIXELS: u64 = 1 << 16;
@@ -75,12 +76,49 @@ pub fn sound(bytes: &[u8]) {
     };
     let channels = [None, Some(1), Some(2), None][usize::from(choice & 3)];
     let rate = [None, Some(16_000), Some(7_999), Some(48_000)][usize::from(choice >> 2 & 3)];
-    let sound = Sound { file, form: SoundForm { channels, rate } };
+    let sound = Sound { file, form: SoundForm { channels, rate, span: None } };
     let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
     if sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).is_ok() {
         let elements: u64 = array.shape.iter().product();
         let length = array.bytes.len() as u64;
         assert!(length == 4 * elements && length <= MOST_BYTES, "{:?}", array.shape);
+    }
+}
+
+/// A sound in packets: the first bytes choose the form and the part, which must be the same as that of the whole sound;
+/// but for MP3, where that holds for files of which no frame refers to data that are not there.
+///
+/// # Panics
+/// As [`sound`], or the part is another.
+pub fn sound_lossy(bytes: &[u8]) {
+    const MOST_BYTES: u64 = 1 << 20;
+    let Some((&[choice, start, length], file)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let mut file = file.to_vec();
+    if file.starts_with(b"OggS") {
+        ogg::set_checksums_right(&mut file);
+    }
+    let channels = [None, Some(1), Some(2), None][usize::from(choice & 3)];
+    let milliseconds = |byte: u8| u64::from(byte) * 4_000_000;
+    let span = SoundSpan { start: milliseconds(start), length: Some(milliseconds(length)) };
+    let floats = |span| {
+        let sound = Sound { file: &file, form: SoundForm { channels, rate: None, span } };
+        let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
+        sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).ok()?;
+        let elements: u64 = array.shape.iter().product();
+        let bytes = array.bytes.len() as u64;
+        assert!(bytes == 4 * elements && bytes <= MOST_BYTES, "{:?}", array.shape);
+        Some(array.bytes)
+    };
+    if let (Some(whole), Ok(header)) = (floats(None), SoundHeader::read(&file))
+        && let Ok(frames) = span.frames(header.frames.unwrap_or(0), header.rate)
+        && let Some(part) = floats(Some(span))
+    {
+        let frame_bytes = 4 * u64::from(channels.unwrap_or(1));
+        let place = |frame: u64| usize::try_from(frame * frame_bytes).unwrap_or(usize::MAX);
+        let is_mp3 = header.coding == SoundCoding::Mp3;
+        assert!(is_mp3 || part == whole[place(frames.start)..place(frames.end)], "{frames:?}");
     }
 }
 

@@ -1,12 +1,16 @@
-//! Decodes a sound file to an array of single floats, −1 to 1, equal to libsndfile's: `[n]`, or `[n, channels]`.
+//! Decodes a sound file, or a part of it, to an array of single floats, −1 to 1: `[n]`, or `[n, channels]`.
 //!
-//! Integers are divided by 2 to the power of their bits minus one; nothing is clipped or dithered.
+//! Integers are divided by 2 to the power of their bits minus one, as in libsndfile; nothing is clipped or dithered.
 
 mod channel_mixer;
 #[cfg(feature = "sound")]
 mod flac;
+#[cfg(feature = "sound")]
+mod packets;
 mod resample;
 mod wav;
+
+use std::ops::Range;
 
 use forebay_protocol::tensor::DType;
 
@@ -35,12 +39,14 @@ struct Planned {
     /// Floats per frame.
     kept: usize,
     ratio: Ratio,
+    /// The frames that are wanted.
+    span: Range<u64>,
 }
 
 impl Planned {
     fn new(sound: &Sound<'_>, most_bytes: u64) -> Result<Self, Defect> {
         let header = SoundHeader::read(sound.file)?;
-        let SoundForm { channels, rate } = sound.form;
+        let SoundForm { channels, rate, span } = sound.form;
         if let Some(channels) = channels.filter(|channels| *channels != header.channels) {
             return Err(Defect(format!(
                 "the sound has {} channels, and `channels = {channels}` is requested",
@@ -48,8 +54,11 @@ impl Planned {
             )));
         }
         let ratio = Ratio::new(header.rate, rate.unwrap_or(header.rate))?;
-        let planned = Self { kept: channels.unwrap_or(1).into(), header, ratio };
-        let frames = planned.header.frames.unwrap_or(0);
+        // Without a number of frames the end is where the data end.
+        let all = header.frames.unwrap_or(u64::MAX);
+        let span = span.map_or(Ok(0..all), |span| span.frames(all, header.rate))?;
+        let planned = Self { kept: channels.unwrap_or(1).into(), header, ratio, span };
+        let frames = planned.frames().unwrap_or(0);
         let floats =
             frames.max(planned.ratio.result_frames(frames)).saturating_mul(planned.kept as u64);
         if floats.saturating_mul(4) > most_bytes {
@@ -59,22 +68,47 @@ impl Planned {
         }
         Ok(planned)
     }
+
+    /// The number of frames that are wanted, if it is known.
+    fn frames(&self) -> Option<u64> {
+        (self.span.end < u64::MAX).then(|| self.span.end - self.span.start)
+    }
 }
 
 /// A frame's block, in all channels, while FLAC is decoded: at most 65,535 samples in 8 channels.
 const FLAC_BYTES: u64 = 65_536 * 8 * 4;
 
+/// A decoder of MP3, which holds one frame.
+const MP3_BYTES: u64 = 64 << 10;
+
+/// A decoder of Vorbis: codebooks, whose size is bounded, and blocks of 8,192 samples in 8 channels.
+const VORBIS_BYTES: u64 = 12 << 20;
+
+/// Decoders of Opus, for 8 streams.
+const OPUS_BYTES: u64 = 2 << 20;
+
+/// A decoder of ALAC: a packet of at most 65,536 samples in 8 channels, and its lowest bits. The list of packets is in
+/// proportion to the file.
+const ALAC_BYTES: u64 = 4 << 20;
+
 /// The maximal memory for [`decode`], and the array's part of it.
 pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
     let Ok(planned) = Planned::new(sound, most_bytes) else { return (0, 0) };
     let bytes = |frames: u64| frames * planned.kept as u64 * 4;
-    let (before, after) = match planned.header.frames {
+    let (before, after) = match planned.frames() {
         Some(frames) => (bytes(frames), bytes(planned.ratio.result_frames(frames))),
         // The number of frames is unknown: at most the limit.
         None => (most_bytes, most_bytes),
     };
-    let is_flac = matches!(planned.header.coding, SoundCoding::Flac(_));
-    let beside = planned.ratio.filter_bytes() + if is_flac { FLAC_BYTES } else { 0 };
+    let decoder = match planned.header.coding {
+        SoundCoding::Flac(_) => FLAC_BYTES,
+        SoundCoding::Mp3 => MP3_BYTES,
+        SoundCoding::Vorbis => VORBIS_BYTES,
+        SoundCoding::Opus => OPUS_BYTES,
+        SoundCoding::Alac => ALAC_BYTES,
+        _ => 0,
+    };
+    let beside = planned.ratio.filter_bytes() + decoder;
     (before.saturating_add(after).saturating_add(beside), after)
 }
 
@@ -89,21 +123,35 @@ pub fn decode(
     array: &mut ArrayBuffer,
 ) -> Result<(), Defect> {
     let planned = Planned::new(sound, most_bytes)?;
-    let Planned { header, kept, ratio } = &planned;
+    let Planned { header, kept, ratio, span } = &planned;
     let SoundTools { floats, filter } = tools;
     floats.clear();
-    let frames = usize::try_from(header.frames.unwrap_or(0)).unwrap_or(0);
+    let frames = usize::try_from(planned.frames().unwrap_or(0)).unwrap_or(0);
     floats.reserve_exact(frames * kept);
     let most = usize::try_from(most_bytes / 4).unwrap_or(usize::MAX);
-    let mut sink = ChannelMixer { floats, mixes: sound.form.channels.is_none(), most };
+    let mut sink = ChannelMixer {
+        floats,
+        mixes: sound.form.channels.is_none(),
+        most,
+        skip: span.start,
+        left: span.end - span.start,
+    };
     let data = &sound.file[header.data.clone()];
     match header.coding {
         #[cfg(feature = "sound")]
         SoundCoding::Flac(bits) => flac::decode(data, header, bits, &mut sink)?,
+        #[cfg(feature = "sound")]
+        SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus | SoundCoding::Alac => {
+            packets::decode(sound.file, header, span.clone(), &mut sink)?;
+        }
         #[cfg(not(feature = "sound"))]
-        SoundCoding::Flac(_) => {
+        SoundCoding::Flac(_)
+        | SoundCoding::Mp3
+        | SoundCoding::Vorbis
+        | SoundCoding::Opus
+        | SoundCoding::Alac => {
             return Err(Defect(
-                "this program is built without `sound`, which reads FLAC".to_owned(),
+                "this program is built without `sound`, which reads all sounds but WAV".to_owned(),
             ));
         }
         coding => wav::decode(data, coding, header.channels.into(), &mut sink)?,

@@ -156,7 +156,7 @@ impl Stored {
             FieldKind::Float => Self::Float,
             FieldKind::Sound { row_shape } => {
                 let channels = row_shape.first().and_then(|count| u16::try_from(*count).ok());
-                Self::Sound(SoundForm { channels, rate: None })
+                Self::Sound(SoundForm { channels, rate: None, span: None })
             }
             FieldKind::Array { dtype: DType::F32, shape } if shape.is_empty() => Self::Float32,
             FieldKind::Array { dtype: DType::Bool, shape } if shape.is_empty() => Self::Bool,
@@ -178,15 +178,7 @@ impl Stored {
         let word = match self {
             Self::Picture => "image",
             Self::Pictures => "images",
-            Self::Sound(SoundForm { channels, rate }) => {
-                let channels = channels.map(|count| format!(", channels = {count}"));
-                let rate = rate.map(|rate| format!(", rate = {rate}"));
-                return format!(
-                    "as = \"audio\"{}{}",
-                    channels.unwrap_or_default(),
-                    rate.unwrap_or_default()
-                );
-            }
+            Self::Sound(form) => return format!("as = \"audio\"{}", form.keys()),
             Self::Text => "text",
             Self::Bytes => "bytes",
             Self::Integer => "integer",

@@ -24,6 +24,8 @@ pub(super) mod random_levels;
 pub(super) mod random_lists;
 pub(super) mod random_resized_crop;
 pub(super) mod resize;
+#[cfg(feature = "sound")]
+pub(super) mod spectrogram;
 #[cfg(any(test, feature = "testing"))]
 pub(super) mod spin;
 #[cfg(feature = "text")]

@@ -6,6 +6,8 @@ use super::batch::{BatchEntry, CompileBatchEntry};
 use super::contract::{FieldTypes, Operation};
 #[cfg(test)]
 use super::operations::for_tests;
+#[cfg(feature = "sound")]
+use super::operations::spectrogram;
 #[cfg(any(test, feature = "testing"))]
 use super::operations::spin;
 use super::operations::{
@@ -113,6 +115,10 @@ const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
     (normalize::Arguments::TABLE, normalize::compile, None),
     (image_patches::Arguments::TABLE, image_patches::compile, None),
     (map_segments::Arguments::TABLE, map_segments::compile, None),
+    #[cfg(feature = "sound")]
+    (spectrogram::Plain::TABLE, spectrogram::compile_plain, None),
+    #[cfg(feature = "sound")]
+    (spectrogram::Mel::TABLE, spectrogram::compile_mel, None),
     #[cfg(feature = "text")]
     (tokenize::Arguments::TABLE, tokenize::compile, None),
     #[cfg(feature = "text")]
@@ -121,7 +127,12 @@ const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
 ];
 
 /// Operations of optional features, and the feature.
-const OPTIONAL: &[(&str, &str)] = &[("tokenize", "text"), ("chat", "text")];
+const OPTIONAL: &[(&str, &str)] = &[
+    ("tokenize", "text"),
+    ("chat", "text"),
+    ("spectrogram", "sound"),
+    ("mel-spectrogram", "sound"),
+];
 
 /// Reads a batch operation's arguments. The last parameter compiles nested entries.
 type CompileBatch = fn(&mut Section, CompileBatchEntry) -> Result<BatchEntry, ConfigError>;

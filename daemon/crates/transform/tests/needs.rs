@@ -293,11 +293,14 @@ fn audio_needs_at_most_the_estimate_from_its_header() {
     file.resize(file.len() + 16_000_000, 7);
     let kind = |row_shape| [("sound", FieldKind::Sound { row_shape })];
     let mixed = InMemory::new(kind(Vec::new()), |_, _, file| {
-        let form = SoundForm { channels: None, rate: Some(48_000) };
+        let form = SoundForm { channels: None, rate: Some(48_000), span: None };
         FieldValue::Sound(Sound { file, form })
     });
     let both = InMemory::new(kind(vec![2]), |_, _, file| {
-        FieldValue::Sound(Sound { file, form: SoundForm { channels: Some(2), rate: None } })
+        FieldValue::Sound(Sound {
+            file,
+            form: SoundForm { channels: Some(2), rate: None, span: None },
+        })
     });
     let text = "stage = [{ name = \"a\", operations = [] }]\n[output]\n\
                 sound = { ragged = true, max_bytes = \"40MiB\" }\n";

@@ -104,6 +104,24 @@ kinds! {
     write(out) { Value::Integer((*out).into()) }
     schema { "type": "integer", "minimum": 1, "maximum": 768_000 }
 
+    /// The keys `start` and `seconds` of a sound, in nanoseconds.
+    [pub(crate)] SoundTime as u64: "a number of seconds from 0 to 1000000";
+    read(value) {
+        let seconds = match value {
+            #[expect(clippy::cast_precision_loss, reason = "refused if it is large")]
+            Value::Integer(seconds) => *seconds as f64,
+            Value::Float(seconds) => *seconds,
+            _ => return None,
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 10¹⁵")]
+        (0.0..=1e6).contains(&seconds).then(|| (seconds * 1e9).round() as u64)
+    }
+    write(out) {
+        #[expect(clippy::cast_precision_loss, reason = "at most 10¹⁵")]
+        Value::Float(*out as f64 / 1e9)
+    }
+    schema { "type": "number", "minimum": 0, "maximum": 1_000_000 }
+
     /// The key `missing`.
     [pub(crate)] MissingWord as Missing: "\"error\", \"empty\" or \"skip\"";
     read(value) { value_of(&MISSING, value) }

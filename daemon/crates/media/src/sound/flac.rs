@@ -27,7 +27,7 @@ pub(super) fn decode(
 ) -> Result<(), Defect> {
     let mut input = Input { data, at: 0 };
     let (mut levels, mut frames) = (Vec::new(), 0);
-    while header.frames.is_none_or(|all| frames < all) {
+    while header.frames.is_none_or(|all| frames < all) && !kept.is_complete() {
         let start = input.at;
         let (channels, duration) =
             match FrameReader::new(&mut input).read_next_or_eof(std::mem::take(&mut levels)) {
@@ -54,7 +54,7 @@ pub(super) fn decode(
         frames += duration as u64;
     }
     match header.frames {
-        Some(all) if frames != all => {
+        Some(all) if frames != all && !kept.is_complete() => {
             Err(Defect(format!("the sound file is truncated: {frames} of {all} frames of FLAC")))
         }
         _ => Ok(()),
@@ -71,7 +71,7 @@ fn push(
 ) -> Result<(), Defect> {
     #[expect(clippy::cast_precision_loss, reason = "a power of two")]
     let whole = (1_u32 << (bits - 1)) as f32;
-    for time in 0..duration {
+    for time in kept.take(duration) {
         kept.push((0..channels).map(|channel| {
             #[expect(clippy::cast_precision_loss, reason = "at most 24 bits")]
             let level = levels[usize::from(channel) * duration + time] as f32;

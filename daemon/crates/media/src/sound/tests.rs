@@ -27,7 +27,7 @@ fn decoded(file: &[u8], form: SoundForm, most_bytes: u64) -> Result<(Vec<u64>, V
     Ok((array.shape.clone(), floats.collect()))
 }
 
-const MIXED: SoundForm = SoundForm { channels: None, rate: None };
+const MIXED: SoundForm = SoundForm { channels: None, rate: None, span: None };
 const ENOUGH: u64 = 1 << 20;
 
 #[test]
@@ -50,9 +50,9 @@ fn each_coding_has_the_defined_levels() {
 fn channels_are_mixed_or_kept_or_refused() {
     let file = wave(1, 2, 1, &[192, 128, 0, 128]);
     assert_eq!(decoded(&file, MIXED, ENOUGH).unwrap(), (vec![2], vec![0.25, -0.5]));
-    let both = SoundForm { channels: Some(2), rate: None };
+    let both = SoundForm { channels: Some(2), rate: None, span: None };
     assert_eq!(decoded(&file, both, ENOUGH).unwrap(), (vec![2, 2], vec![0.5, 0.0, -1.0, 0.0]));
-    let one = SoundForm { channels: Some(1), rate: None };
+    let one = SoundForm { channels: Some(1), rate: None, span: None };
     let refused = decoded(&file, one, ENOUGH).unwrap_err().0;
     assert_eq!(refused, "the sound has 2 channels, and `channels = 1` is requested");
 }
@@ -63,7 +63,7 @@ fn too_large_sounds_are_refused_from_the_header() {
     assert!(decoded(&file, MIXED, 400).is_ok());
     let refused = decoded(&file, MIXED, 399).unwrap_err().0;
     assert!(refused.contains("100 frames"), "{refused}");
-    let faster = SoundForm { channels: None, rate: Some(48_000) };
+    let faster = SoundForm { channels: None, rate: Some(48_000), span: None };
     assert!(decoded(&file, faster, 2400).is_ok() && decoded(&file, faster, 2399).is_err());
     assert_eq!(decoding_bytes(&Sound { file: &file, form: faster }, 2399), (0, 0));
     // A FLAC file of a few bytes whose header claims 2³⁶ − 1 frames.
@@ -80,14 +80,14 @@ fn too_large_sounds_are_refused_from_the_header() {
 fn resampling_keeps_a_constant_level_and_scipys_number_of_frames() {
     let file = wave(3, 1, 4, &0.5_f32.to_le_bytes().repeat(4000));
     for (rate, count) in [(16_000, 8000), (4000, 2000), (11_025, 5513), (7999, 4000)] {
-        let form = SoundForm { channels: None, rate: Some(rate) };
+        let form = SoundForm { channels: None, rate: Some(rate), span: None };
         let (shape, floats) = decoded(&file, form, ENOUGH).unwrap();
         assert_eq!(shape, [count], "{rate}");
         let middle = &floats[floats.len() / 4..floats.len() * 3 / 4];
         // The ripple of the window.
         assert!(middle.iter().all(|level| (level - 0.5).abs() < 2e-3), "{rate}");
     }
-    let odd = SoundForm { channels: None, rate: Some(131_101) };
+    let odd = SoundForm { channels: None, rate: Some(131_101), span: None };
     let refused = decoded(&file, odd, 1 << 30).unwrap_err().0;
     assert!(refused.contains("no large divisor in common"), "{refused}");
 }
@@ -123,6 +123,7 @@ fn damaged_files_are_errors_or_floats() {
             let form = SoundForm {
                 channels: [None, Some(2)][number % 2],
                 rate: [None, Some(16_000)][number / 2 % 2],
+                span: None,
             };
             let sound = Sound { file: &file, form };
             let (all, _) = decoding_bytes(&sound, ENOUGH);
@@ -149,7 +150,7 @@ fn flac_file_without_a_length_is_decoded() {
     // The lowest 36 bits of the description.
     untold[21] &= 0xf0;
     untold[22..26].fill(0);
-    let both = SoundForm { channels: Some(2), rate: None };
+    let both = SoundForm { channels: Some(2), rate: None, span: None };
     let (shape, floats) = decoded(&told, both, ENOUGH).unwrap();
     assert_eq!(shape, [400, 2]);
     assert_eq!(decoded(&untold, both, ENOUGH).unwrap(), (shape, floats));

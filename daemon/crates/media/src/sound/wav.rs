@@ -42,7 +42,12 @@ pub(super) fn decode(
         SoundCoding::MuLaw => {
             frames::<1>(data, channels, kept, |[byte]| f32::from(mu_law(byte)) / 32_768.0)
         }
-        SoundCoding::Flac(_) => Ok(()),
+        // `decode` has other decoders for them.
+        SoundCoding::Flac(_)
+        | SoundCoding::Mp3
+        | SoundCoding::Vorbis
+        | SoundCoding::Opus
+        | SoundCoding::Alac => Ok(()),
     }
 }
 
@@ -52,7 +57,9 @@ fn frames<const N: usize>(
     kept: &mut ChannelMixer<'_>,
     value: impl Fn([u8; N]) -> f32,
 ) -> Result<(), Defect> {
-    for frame in data.as_chunks::<N>().0.chunks_exact(channels) {
+    let samples = data.as_chunks::<N>().0;
+    let wanted = kept.take(samples.len() / channels);
+    for frame in samples[wanted.start * channels..wanted.end * channels].chunks_exact(channels) {
         kept.push(frame.iter().map(|bytes| value(*bytes)))?;
     }
     Ok(())

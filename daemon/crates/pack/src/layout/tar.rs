@@ -23,7 +23,7 @@ const MAX_MEMBER_BYTES: u64 = 1 << 33;
 /// The extensions of pictures, in the order of [`picture`].
 const PICTURES: [&str; 6] = ["jpg", "png", "webp", "tif", "bmp", "gif"];
 /// The extensions of sounds, in the order of [`sound`].
-const SOUNDS: [&str; 2] = ["wav", "flac"];
+const SOUNDS: [&str; 5] = ["wav", "flac", "mp3", "ogg", "m4a"];
 
 /// See the module's head.
 #[derive(Debug)]
@@ -156,7 +156,13 @@ fn picture(file: &[u8]) -> usize {
 
 /// A place in [`SOUNDS`].
 fn sound(file: &[u8]) -> usize {
-    usize::from(file.starts_with(b"fLaC"))
+    match file {
+        [b'f', b'L', b'a', b'C', ..] => 1,
+        [b'O', b'g', b'g', b'S', ..] => 3,
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => 4,
+        [b'I', b'D', b'3', ..] | [0xff, ..] => 2,
+        _ => 0,
+    }
 }
 
 /// An archive.

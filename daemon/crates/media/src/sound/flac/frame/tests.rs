@@ -154,7 +154,7 @@ fn a_file_with_an_escaped_partition_between_frames_of_claxons_is_read() {
     file.extend([&escaped[..], &constant, &escaped].concat());
     assert!(FrameReader::new(std::io::Cursor::new(&constant)).read_next_or_eof(vec![]).is_ok());
 
-    let form = forebay_dataset::SoundForm { channels: Some(1), rate: None };
+    let form = forebay_dataset::SoundForm { channels: Some(1), rate: None, span: None };
     let (mut array, mut tools) = Default::default();
     let sound = forebay_dataset::Sound { file: &file, form };
     crate::sound::decode(&sound, 1 << 20, &mut tools, &mut array).unwrap();
