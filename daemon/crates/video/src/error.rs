@@ -6,7 +6,7 @@
 pub struct Refused(pub String);
 
 /// The result of a parser of this crate.
-pub type Result<T> = std::result::Result<T, Refused>;
+pub type Result<T, E = Refused> = std::result::Result<T, E>;
 
 /// A refusal with a formatted reason.
 macro_rules! refuse {
