@@ -86,7 +86,7 @@ macro_rules! functions {
                     let $name = unsafe {
                         *library
                             .get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(stringify!($name).as_bytes())
-                            .map_err(|error| error.to_string())?
+                            .map_err(|error| whole_reason(&error))?
                     };
                 )*
                 Ok(Self { $($name,)* })
@@ -180,7 +180,7 @@ impl Library {
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) if is_absent(&error, file) => return Err(Missing::NotFound),
-            Err(error) => return Err(unusable(error.to_string())),
+            Err(error) => return Err(unusable(whole_reason(&error))),
         };
         let functions = Functions::load(&opened).map_err(unusable)?;
         // Functions stay valid.
@@ -233,9 +233,17 @@ impl Library {
     }
 }
 
+/// What the loader says, which the error itself leaves to its source.
+fn whole_reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
 /// Whether the loader has not found the file itself, unlike a library that the file needs.
 fn is_absent(error: &libloading::Error, file: &Path) -> bool {
-    let text = error.to_string();
+    let text = whole_reason(error);
     text.contains("No such file") && text.contains(&format!("{}:", file.display()))
 }
 
