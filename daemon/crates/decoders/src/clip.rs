@@ -15,8 +15,27 @@ use crate::stream::{Decoder, Picture, Sent, StreamError};
 
 /// Why a clip has no pictures. Lowercase, without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Defect(pub String);
+#[error("{reason}")]
+pub struct Defect {
+    reason: String,
+    is_memory: bool,
+}
+
+impl Defect {
+    fn new(reason: String) -> Self {
+        Self { reason, is_memory: false }
+    }
+
+    fn of(error: &StreamError, place: &str) -> Self {
+        Self { reason: format!("{place}: {error}"), is_memory: *error == StreamError::Memory }
+    }
+
+    /// Whether memory was refused, which may be had in another process.
+    #[must_use]
+    pub const fn is_memory(&self) -> bool {
+        self.is_memory
+    }
+}
 
 /// Takes the planes of the pictures, row by row, without gaps.
 pub trait Output {
@@ -37,9 +56,8 @@ pub fn decode(
     max_pixels: u64,
     output: &mut dyn Output,
 ) -> Result<Frames, Defect> {
-    let defect = |error: StreamError| Defect(format!("{}: {error}", clip.codec.name()));
-    let mut decoder =
-        Decoder::open(library, clip.codec, configuration(clip), max_pixels).map_err(defect)?;
+    let mut decoder = Decoder::open(library, clip.codec, configuration(clip), max_pixels)
+        .map_err(|error| Defect::of(&error, clip.codec.name()))?;
     if clip.codec == Codec::H264 {
         decoder.set_reordering(reordering(&clip.packets));
     }
@@ -76,7 +94,7 @@ pub fn decode(
         delivery.drain(&mut decoder)?;
     }
     match delivery.left.first() {
-        Some(pts) => Err(Defect(format!(
+        Some(pts) => Err(Defect::new(format!(
             "{}: no picture comes for the time {:.6} s",
             clip.codec.name(),
             clip.time_base.seconds(*pts)
@@ -126,16 +144,13 @@ struct Delivery<'c, 'o> {
 impl Delivery<'_, '_> {
     fn of_packet(&self, packet: &Packet, error: &StreamError) -> Defect {
         let clip = self.clip;
-        Defect(format!(
-            "{}: the packet of the picture at {:.6} s, {} bytes: {error}",
-            clip.codec.name(),
-            clip.time_base.seconds(packet.pts),
-            packet.length
-        ))
+        let (name, seconds) = (clip.codec.name(), clip.time_base.seconds(packet.pts));
+        let length = packet.length;
+        Defect::of(error, &format!("{name}: the packet of the picture at {seconds:.6} s, {length} bytes"))
     }
 
     fn of_decoder(&self, error: &StreamError) -> Defect {
-        Defect(format!("{}: {error}", self.clip.codec.name()))
+        Defect::of(error, self.clip.codec.name())
     }
 
     fn drain(&mut self, decoder: &mut Decoder<'_>) -> Result<(), Defect> {
@@ -158,7 +173,7 @@ impl Delivery<'_, '_> {
         let seconds = || clip.time_base.seconds(picture.pts);
         if picture.is_corrupt && picture.pts >= self.begin {
             let name = clip.codec.name();
-            return Err(Defect(format!("{name}: the picture at {:.6} s is corrupt", seconds())));
+            return Err(Defect::new(format!("{name}: the picture at {:.6} s is corrupt", seconds())));
         }
         if !self.left.remove(&picture.pts) {
             return Ok(());
@@ -168,7 +183,7 @@ impl Delivery<'_, '_> {
         let frame = Frame { pts: picture.pts, width, height, format, colors, at: self.end };
         for plane in 0..format.planes() {
             for row in picture.rows(plane) {
-                self.output.append(row).map_err(Defect)?;
+                self.output.append(row).map_err(Defect::new)?;
             }
         }
         self.end += frame.bytes() as u64;

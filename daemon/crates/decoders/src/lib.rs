@@ -27,6 +27,6 @@ mod stream;
 
 pub use clip::{Defect, Output, decode};
 pub use frames::{Frame, Frames};
-pub use library::{FOLDER_VARIABLE, Library, Missing, MAJORS};
-pub use memory::{MAX_FRAME_COPIES, frame_bytes, working_bytes};
+pub use library::{FOLDER_VARIABLE, Library, MAJORS, Missing};
+pub use memory::{MAX_VIDEO_PIXELS, frame_bytes, most_working_bytes, working_bytes};
 pub use picture::{Colors, Family, Format};

@@ -70,6 +70,13 @@ pub struct WorkerScratch {
     pub(crate) lists: SampleLists,
 }
 
+impl WorkerScratch {
+    /// Sets how the thread learns that it must end while it waits for a decoder's process.
+    pub fn set_ending(&mut self, is_ending: std::sync::Arc<dyn Fn() -> bool + Send + Sync>) {
+        self.tools.ending = crate::video::Ending::new(is_ending);
+    }
+}
+
 /// Lists that are empty between samples and kept for their memory.
 #[derive(Debug, Default)]
 pub(crate) struct SampleLists {

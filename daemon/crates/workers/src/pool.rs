@@ -61,11 +61,13 @@ pub enum Outcome<'p> {
 }
 
 /// Why a bundle was not processed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// No worker can be started.
+    #[error("{0}")]
     NoWorkers(String),
     /// The caller ends.
+    #[error("the daemon ends")]
     Ending,
 }
 
