@@ -18,7 +18,18 @@ pub(super) fn decode_media() -> anyhow::Result<ExitCode> {
             WorkerClass::Batch(nice) => (CpuPolicy::Batch, nice),
             WorkerClass::Normal(nice) => (CpuPolicy::Normal, nice),
         };
-        forebay_affinity::lower(&PoolOptions { policy, nice, ..PoolOptions::default() });
+        forebay_affinity::lower(&PoolOptions {
+            threads: 1,
+            max_threads: 1,
+            fallback_threads: 0,
+            policy,
+            nice,
+            granted_cores: 1.0,
+            spare_cores: None,
+            limit_cores: None,
+            cores: Vec::new(),
+            refused_cores: Vec::new(),
+        });
     };
     forebay_transform::serve_decoders(lower).context("decoding for a daemon")
 }

@@ -49,7 +49,7 @@ pub use registry::{batch_operation_tables, operation_examples, operation_tables}
 pub use row::Row;
 pub use row_tensors::RowPlace;
 pub use task::{SampleTask, WorkerScratch};
-pub use video::{HelperPlan, serve_decoders};
+pub use video::{HelperPlan, host_decoders, serve_decoders};
 
 pub use forebay_workers::{BundleSize, FunctionTime, RowTime};
 

@@ -133,8 +133,8 @@ impl SamplePlan {
     }
 
     /// The helper processes that decode videos, if there are videos.
-    pub fn helpers(&self) -> Option<HelperPlan> {
-        self.helpers
+    pub fn helpers(&self) -> Option<&HelperPlan> {
+        self.helpers.as_ref()
     }
 
     /// The bucket of a sample, if there are buckets.

@@ -26,7 +26,7 @@ use crate::field::FieldInProgress;
 use crate::image::{ImageFormat, ImageTools, PendingImage};
 
 pub(crate) use decoding::Decoding;
-pub use served::serve_decoders;
+pub use served::{host_decoders, serve_decoders};
 
 /// The most time for which a decoder may run for one sample.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -81,19 +81,33 @@ impl Debug for Ending {
 }
 
 /// The helper processes of a plan, for its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelperPlan {
     /// The most processes.
     pub helpers: u32,
     /// The most private memory of each, in bytes.
     pub memory_bytes: u64,
+    /// The most pixels of a picture.
+    pub most_pixels: u64,
+    /// The library and its decoders, as `libavcodec 61.3.100 (h264, hevc, …)`.
+    pub decoders: String,
+}
+
+impl HelperPlan {
+    /// The private memory of all processes together, in bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_mul(self.helpers.into())
+    }
 }
 
 /// The helpers that a plan will have, started when the first operation needs them.
 #[derive(Debug)]
 pub(crate) struct PlannedDecoders {
     spec: ForeignSpec,
-    pool: Option<Arc<ForeignPool>>,
+    most_pixels: u64,
+    /// With what the helpers say of themselves.
+    pool: Option<(Arc<ForeignPool>, String)>,
 }
 
 impl PlannedDecoders {
@@ -117,7 +131,7 @@ impl PlannedDecoders {
             },
             withheld: &["HF_TOKEN"],
         };
-        Self { spec, pool: None }
+        Self { spec, most_pixels: most_pixels(&config.dataset.limits), pool: None }
     }
 
     /// The helpers; starts their spawner.
@@ -125,22 +139,24 @@ impl PlannedDecoders {
     /// # Errors
     /// It cannot be started, or this host has no decoder.
     pub(crate) fn pool(&mut self) -> Result<Arc<ForeignPool>, String> {
-        if let Some(pool) = &self.pool {
+        if let Some((pool, _)) = &self.pool {
             return Ok(Arc::clone(pool));
         }
         let pool = ForeignPool::start(self.spec.clone())
             .map_err(|error| format!("the process that starts decoders cannot be started: {error}"))?;
         let introduction = pool.introduction()?;
-        served::check_introduction(&introduction)?;
+        let decoders = served::decoders_of(&introduction)?;
         let pool = Arc::new(pool);
-        self.pool = Some(Arc::clone(&pool));
+        self.pool = Some((Arc::clone(&pool), decoders));
         Ok(pool)
     }
 
     /// The helpers, if any were started.
     pub(crate) fn started(&self) -> Option<HelperPlan> {
-        let spec = self.pool.as_ref()?.spec();
-        Some(HelperPlan { helpers: spec.helpers, memory_bytes: spec.memory_bytes })
+        let (pool, decoders) = self.pool.as_ref()?;
+        let ForeignSpec { helpers, memory_bytes, .. } = *pool.spec();
+        let (most_pixels, decoders) = (self.most_pixels, decoders.clone());
+        Some(HelperPlan { helpers, memory_bytes, most_pixels, decoders })
     }
 }
 

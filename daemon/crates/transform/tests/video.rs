@@ -156,7 +156,7 @@ impl Planned {
     /// Of these operations, at the video's own size or another one.
     fn new(frames: u64, operations: &str, limits: &str) -> Self {
         let text = format!(
-            "{limits}\n[[stage]]\noperations = [{{ op = \"decode-video\" }}, {operations}]\n[output.video]\nlayout = \"nhwc\"\n"
+            "{limits}\n[[stage]]\nname = \"decode\"\noperations = [{{ op = \"decode-video\" }}, {operations}]\n[output.video]\nlayout = \"NHWC\"\n"
         );
         let dataset = dataset(frames);
         let plan = SamplePlan::compile(&config(&text), &dataset).unwrap();
@@ -185,7 +185,7 @@ fn pictures_are_in_the_order_of_their_times() {
     let folder = tempfile::tempdir().unwrap();
     let clip = h264(folder.path());
     let planned = Planned::new(4, AS_IT_IS, "");
-    assert_eq!(planned.plan.tensors()[0].shape, [4, 48, 64, 3]);
+    assert_eq!(planned.plan.tensors()[0].row_shape, [4, 48, 64, 3]);
     let four = planned.run(&with_wanted(&clip, &[9, 2, 2, 5]).to_bytes(), 0).unwrap();
     let pictures: Vec<&[u8]> = four.chunks(PICTURE_BYTES).collect();
     assert!(pictures[1] == pictures[2] && pictures[0] != pictures[1]);

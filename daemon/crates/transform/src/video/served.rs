@@ -21,13 +21,33 @@ pub fn serve_decoders(lower: impl FnOnce(WorkerClass)) -> io::Result<ExitCode> {
     serve_helper(lower, || Decoders(Library::open()))
 }
 
-/// Refuses helpers without decoders, with the package to install.
-pub(super) fn check_introduction(introduction: &str) -> Result<(), String> {
+/// The decoders of this host, in words.
+///
+/// # Errors
+/// It has none: says which package to install.
+pub fn host_decoders() -> Result<String, String> {
+    decoders_of(&Decoders(Library::open()).introduction())
+}
+
+/// What a helper says of its decoders, in words.
+///
+/// # Errors
+/// It has none: says which package to install.
+pub(super) fn decoders_of(introduction: &str) -> Result<String, String> {
     let value: serde_json::Value = serde_json::from_str(introduction)
         .map_err(|error| format!("a decoder's process introduces itself with {error}"))?;
     match value.get("missing").and_then(serde_json::Value::as_str) {
         Some(missing) => Err(missing.to_owned()),
-        None => Ok(()),
+        None => {
+            let decoders = value.get("decoders").and_then(serde_json::Value::as_object);
+            let decoders = decoders.into_iter().flatten().map(|(codec, decoder)| {
+                let decoder = decoder.as_str().unwrap_or_default();
+                if decoder == codec { codec.clone() } else { format!("{codec} by {decoder}") }
+            });
+            let version = value.get("libavcodec").and_then(serde_json::Value::as_str);
+            let (version, decoders) = (version.unwrap_or_default(), decoders.collect::<Vec<_>>());
+            Ok(format!("libavcodec {version} ({})", decoders.join(", ")))
+        }
     }
 }
 
