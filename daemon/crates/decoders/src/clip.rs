@@ -62,7 +62,14 @@ pub fn decode(
         decoder.set_reordering(reordering(&clip.packets));
     }
     let wanted: BTreeSet<i64> = clip.wanted.iter().copied().collect();
-    let mut delivery = Delivery { clip, left: wanted.clone(), frames: Frames::default(), end: 0, begin: i64::MIN, output };
+    let mut delivery = Delivery {
+        clip,
+        left: wanted.clone(),
+        frames: Frames::default(),
+        end: 0,
+        begin: i64::MIN,
+        output,
+    };
     let mut is_first = true;
     for packet in &clip.packets {
         if packet.restarts {
@@ -146,7 +153,10 @@ impl Delivery<'_, '_> {
         let clip = self.clip;
         let (name, seconds) = (clip.codec.name(), clip.time_base.seconds(packet.pts));
         let length = packet.length;
-        Defect::of(error, &format!("{name}: the packet of the picture at {seconds:.6} s, {length} bytes"))
+        Defect::of(
+            error,
+            &format!("{name}: the packet of the picture at {seconds:.6} s, {length} bytes"),
+        )
     }
 
     fn of_decoder(&self, error: &StreamError) -> Defect {
@@ -173,7 +183,10 @@ impl Delivery<'_, '_> {
         let seconds = || clip.time_base.seconds(picture.pts);
         if picture.is_corrupt && picture.pts >= self.begin {
             let name = clip.codec.name();
-            return Err(Defect::new(format!("{name}: the picture at {:.6} s is corrupt", seconds())));
+            return Err(Defect::new(format!(
+                "{name}: the picture at {:.6} s is corrupt",
+                seconds()
+            )));
         }
         if !self.left.remove(&picture.pts) {
             return Ok(());

@@ -65,10 +65,17 @@ impl Frames {
             let Frame { width, height, format, at, .. } = frame;
             let is_sized = (1..=MAX_SIDE).contains(width) && (1..=MAX_SIDE).contains(height);
             let pixels = u64::from(*width) * u64::from(*height);
-            let is_known = (8..=12).contains(&format.bits) && format.shift_x <= 2 && format.shift_y <= 2;
+            let is_known =
+                (8..=12).contains(&format.bits) && format.shift_x <= 2 && format.shift_y <= 2;
             let end = at.checked_add(if is_known { frame.bytes() as u64 } else { 0 });
-            if !(is_sized && is_known && pixels <= max_pixels && end.is_some_and(|end| end <= bytes)) {
-                return Err(format!("a picture of {width}×{height} pixels that is not within limits"));
+            if !(is_sized
+                && is_known
+                && pixels <= max_pixels
+                && end.is_some_and(|end| end <= bytes))
+            {
+                return Err(format!(
+                    "a picture of {width}×{height} pixels that is not within limits"
+                ));
             }
         }
         Ok(read)
@@ -91,7 +98,8 @@ mod tests {
 
     fn frame(width: u32, at: u64) -> Frame {
         let format = Format { family: Family::Yuv, bits: 8, shift_x: 1, shift_y: 1 };
-        let colors = Colors { matrix: 1, primaries: 2, transfer: 2, full_range: None, chroma_location: 1 };
+        let colors =
+            Colors { matrix: 1, primaries: 2, transfer: 2, full_range: None, chroma_location: 1 };
         Frame { pts: -3, width, height: 2, format, colors, at }
     }
 

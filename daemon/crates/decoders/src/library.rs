@@ -270,9 +270,19 @@ fn check_layout(functions: &Functions, layout: Layout) -> Result<(), String> {
     let (int, long) = unsafe {
         let read = new.cast::<u8>();
         (
-            [layout.flags, layout.range(), layout.primaries(), layout.transfer(), layout.matrix(), layout.chroma_location(), layout.errors, frame::FORMAT]
-                .map(|at| read.add(at).cast::<c_int>().read_unaligned()),
-            [frame::PTS, layout.best_effort_pts()].map(|at| read.add(at).cast::<i64>().read_unaligned()),
+            [
+                layout.flags,
+                layout.range(),
+                layout.primaries(),
+                layout.transfer(),
+                layout.matrix(),
+                layout.chroma_location(),
+                layout.errors,
+                frame::FORMAT,
+            ]
+            .map(|at| read.add(at).cast::<c_int>().read_unaligned()),
+            [frame::PTS, layout.best_effort_pts()]
+                .map(|at| read.add(at).cast::<i64>().read_unaligned()),
         )
     };
     // SAFETY: the frame was allocated above, and is not used any more.
@@ -305,7 +315,9 @@ mod tests {
     fn missing_decoder_is_named_with_the_package() {
         let missing = Missing::NoDecoder { codec: "av1", version: "59.37.100".to_owned() };
         let text = missing.to_string();
-        assert!(text.starts_with("libavcodec 59.37.100 has no software decoder for av1; `apt-get install "));
+        assert!(text.starts_with(
+            "libavcodec 59.37.100 has no software decoder for av1; `apt-get install "
+        ));
         assert!(Missing::NotFound.to_string().contains("58 to 63"));
     }
 }

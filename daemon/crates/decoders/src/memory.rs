@@ -44,7 +44,8 @@ pub fn working_bytes(codec: Codec, width: u32, height: u32, bits: Option<u8>) ->
 pub fn most_working_bytes(pixels: u64) -> u64 {
     // The border of a picture that is 16 times as wide as high.
     let side = pixels.isqrt().saturating_mul(5);
-    let bordered = pixels.saturating_add(side.saturating_mul(BORDER)).saturating_add(BORDER * BORDER);
+    let bordered =
+        pixels.saturating_add(side.saturating_mul(BORDER)).saturating_add(BORDER * BORDER);
     // A smaller picture may have more references: as many pixels in all as the largest, or 16.
     let largest = bytes_of(bordered, 2 * most_references(pixels), None);
     let shared = MAX_REFERENCE_PIXELS.min(pixels.saturating_mul(MAX_REFERENCES));

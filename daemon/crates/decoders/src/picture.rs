@@ -71,9 +71,8 @@ impl Format {
             Family::Yuv if plane > 0 => (self.shift_x, self.shift_y),
             _ => (0, 0),
         };
-        let shifted = |side: u32, shift: u8| {
-            usize::try_from(side.div_ceil(1 << shift)).unwrap_or(usize::MAX)
-        };
+        let shifted =
+            |side: u32, shift: u8| usize::try_from(side.div_ceil(1 << shift)).unwrap_or(usize::MAX);
         (shifted(width, shift_x), shifted(height, shift_y))
     }
 
@@ -120,9 +119,11 @@ mod tests {
 
     #[test]
     fn formats_of_names() {
-        let format = |name| Format::of_name(name).map(|(format, is_full)| {
-            (format.family, format.bits, (format.shift_x, format.shift_y), is_full)
-        });
+        let format = |name| {
+            Format::of_name(name).map(|(format, is_full)| {
+                (format.family, format.bits, (format.shift_x, format.shift_y), is_full)
+            })
+        };
         assert_eq!(format("yuv420p"), Some((Family::Yuv, 8, (1, 1), false)));
         assert_eq!(format("yuvj422p"), Some((Family::Yuv, 8, (1, 0), true)));
         assert_eq!(format("yuv444p10le"), Some((Family::Yuv, 10, (0, 0), false)));

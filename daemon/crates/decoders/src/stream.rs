@@ -114,7 +114,9 @@ impl<'l> Decoder<'l> {
     /// Sets the configuration before the decoder is opened.
     fn configure(&self, configuration: &[u8]) -> Result<(), StreamError> {
         let functions = &self.library.functions;
-        let Ok(size) = c_int::try_from(configuration.len()) else { return Err(StreamError::Memory) };
+        let Ok(size) = c_int::try_from(configuration.len()) else {
+            return Err(StreamError::Memory);
+        };
         if size == 0 {
             return Ok(());
         }
@@ -150,7 +152,12 @@ impl<'l> Decoder<'l> {
         let value = c_string(value);
         // SAFETY: the context begins with its class, as options demand; both strings end with a zero byte.
         unsafe {
-            (self.library.functions.av_opt_set)(self.context.as_ptr(), name.as_ptr(), value.as_ptr(), 0)
+            (self.library.functions.av_opt_set)(
+                self.context.as_ptr(),
+                name.as_ptr(),
+                value.as_ptr(),
+                0,
+            )
         };
     }
 
@@ -270,7 +277,8 @@ impl<'l> Decoder<'l> {
         let pts = unsafe { self.frame.as_ptr().cast::<u8>().add(frame::PTS).cast::<i64>().read() };
         let errors = self.number(layout.errors);
         let is_corrupt = self.number(layout.flags) & CORRUPT != 0 || errors != 0;
-        let picture = Picture { decoder: self, size: (width, height), format, colors, pts, is_corrupt };
+        let picture =
+            Picture { decoder: self, size: (width, height), format, colors, pts, is_corrupt };
         for plane in 0..format.planes() {
             let (width, _) = format.plane_size(plane, picture.size);
             let (start, pitch) = picture.plane(plane);

@@ -34,7 +34,11 @@ const VIDEOS: [(&str, &str, &str); 11] = [
     ("hevc", "-c:v libx265 -x265-params log-level=none:bframes=3", "yuv420p"),
     ("hevc-10", "-c:v libx265 -x265-params log-level=none", "yuv420p10le"),
     ("vp9-odd", "-vf scale=97:75 -c:v libvpx-vp9 -deadline realtime -cpu-used 8", "yuv420p"),
-    ("vp9-alt", "-c:v libvpx-vp9 -deadline good -cpu-used 5 -auto-alt-ref 1 -lag-in-frames 16", "yuv420p"),
+    (
+        "vp9-alt",
+        "-c:v libvpx-vp9 -deadline good -cpu-used 5 -auto-alt-ref 1 -lag-in-frames 16",
+        "yuv420p",
+    ),
     ("av1", "-c:v libsvtav1 -preset 12 -g 2", "yuv420p"),
 ];
 
@@ -140,10 +144,15 @@ fn planes_are_those_of_ffmpeg() {
         let table = forebay_video::read(data.as_slice()).unwrap();
         let clip = clip_of(table.video().unwrap(), &data);
         if library.decoder_name(clip.codec).is_none() {
-            say(&format!("skipped: libavcodec {} has no decoder for {}", library.version(), video.0));
+            say(&format!(
+                "skipped: libavcodec {} has no decoder for {}",
+                library.version(),
+                video.0
+            ));
             continue;
         }
-        let (frames, bytes) = decoded(&library, &clip).unwrap_or_else(|why| panic!("{}: {why}", video.0));
+        let (frames, bytes) =
+            decoded(&library, &clip).unwrap_or_else(|why| panic!("{}: {why}", video.0));
         let expected = planes_of_ffmpeg(&file, video.2);
         assert_eq!(expected.len(), bytes.len(), "{}", video.0);
         assert!(in_order(&frames, &bytes, &clip.wanted) == expected, "{}", video.0);

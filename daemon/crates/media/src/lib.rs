@@ -15,7 +15,7 @@ pub mod jpeg;
 pub mod reduction;
 pub mod size;
 pub mod sound;
-pub mod video;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod test_images;
+pub mod video;

@@ -31,7 +31,12 @@ impl VideoFrame {
     /// A picture whose planes begin at `frame.at` of `planes`. `color` is what the file says. `None`: the planes are
     /// shorter than the picture.
     #[must_use]
-    pub fn new(planes: &Arc<Vec<u8>>, frame: &Frame, color: Color, rotation: Rotation) -> Option<Self> {
+    pub fn new(
+        planes: &Arc<Vec<u8>>,
+        frame: &Frame,
+        color: Color,
+        rotation: Rotation,
+    ) -> Option<Self> {
         let at = usize::try_from(frame.at).ok()?;
         let end = at.checked_add(frame.bytes())?;
         if end > planes.len() || frame.width == 0 || frame.height == 0 {
@@ -113,7 +118,8 @@ impl VideoFrame {
         for (plane, row) in planes.iter_mut().enumerate().take(format.planes()) {
             let (width, height) = format.plane_size(plane, size);
             let row_bytes = width * format.sample_bytes();
-            let shift = if plane > 0 && height < self.frame.height as usize { format.shift_y } else { 0 };
+            let shift =
+                if plane > 0 && height < self.frame.height as usize { format.shift_y } else { 0 };
             let row_start = start + (y >> shift).min(height - 1) * row_bytes;
             *row = &self.planes[row_start..row_start + row_bytes];
             start += row_bytes * height;
@@ -169,7 +175,10 @@ mod tests {
         assert_eq!(whole(Rotation::Half), (0..15).rev().collect::<Vec<u8>>());
         let quarter = [10, 5, 0, 11, 6, 1, 12, 7, 2, 13, 8, 3, 14, 9, 4];
         assert_eq!(whole(Rotation::Quarter), quarter);
-        assert_eq!(whole(Rotation::ThreeQuarters), quarter.iter().rev().copied().collect::<Vec<_>>());
+        assert_eq!(
+            whole(Rotation::ThreeQuarters),
+            quarter.iter().rev().copied().collect::<Vec<_>>()
+        );
         for rotation in (0..4).map(Rotation::of_quarters) {
             let frame = counting(rotation);
             let Size { width, height } = frame.size();

@@ -30,6 +30,8 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
+    /// Why no process that decodes videos can be had, if that made the last sample bad.
+    pub no_helpers: Option<String>,
     /// Whether the thread must end.
     pub ending: crate::video::Ending,
     /// The bucket of the sample under work, if there are buckets.
@@ -186,15 +188,13 @@ impl<'a> FieldInProgress<'a> {
             CarriedField::Buffer(_)
             | CarriedField::Image(_)
             | CarriedField::Clip(_)
-            | CarriedField::Video(_) => {
-                match std::mem::replace(carried, CarriedField::Absent) {
-                    CarriedField::Buffer(array) => Self::Buffer(array),
-                    CarriedField::Image(image) => Self::Image(image),
-                    CarriedField::Clip(clip) => Self::Clip(clip),
-                    CarriedField::Video(pictures) => Self::Video(pictures),
-                    _ => Self::Absent,
-                }
-            }
+            | CarriedField::Video(_) => match std::mem::replace(carried, CarriedField::Absent) {
+                CarriedField::Buffer(array) => Self::Buffer(array),
+                CarriedField::Image(image) => Self::Image(image),
+                CarriedField::Clip(clip) => Self::Clip(clip),
+                CarriedField::Video(pictures) => Self::Video(pictures),
+                _ => Self::Absent,
+            },
         }
     }
 

@@ -132,8 +132,7 @@ impl<'a> Reckoning<'a> {
             false => (clip.width, clip.height),
         };
         let distinct: BTreeSet<i64> = clip.wanted.iter().copied().collect();
-        let planes_bytes =
-            crate::video::frame_bytes(clip).saturating_mul(distinct.len() as u64);
+        let planes_bytes = crate::video::frame_bytes(clip).saturating_mul(distinct.len() as u64);
         let pictures = clip.wanted.len() as u64;
         self.clips[field] = Some(ClipSize { size: Size { width, height }, pictures, planes_bytes });
     }

@@ -10,9 +10,9 @@ use super::operations::for_tests;
 use super::operations::spin;
 use super::operations::{
     auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image,
-    decode_video, delay,
-    gaussian_blur, grayscale, image_patches, map_segments, normalize, pad, random_erasing,
-    random_flip, random_levels, random_lists, random_resized_crop, resize, views, warps,
+    decode_video, delay, gaussian_blur, grayscale, image_patches, map_segments, normalize, pad,
+    random_erasing, random_flip, random_levels, random_lists, random_resized_crop, resize, views,
+    warps,
 };
 #[cfg(feature = "text")]
 use super::operations::{chat, tokenize};

@@ -142,8 +142,9 @@ impl PlannedDecoders {
         if let Some((pool, _)) = &self.pool {
             return Ok(Arc::clone(pool));
         }
-        let pool = ForeignPool::start(self.spec.clone())
-            .map_err(|error| format!("the process that starts decoders cannot be started: {error}"))?;
+        let pool = ForeignPool::start(self.spec.clone()).map_err(|error| {
+            format!("the process that starts decoders cannot be started: {error}")
+        })?;
         let introduction = pool.introduction()?;
         let decoders = served::decoders_of(&introduction)?;
         let pool = Arc::new(pool);

@@ -40,8 +40,12 @@ pub(crate) const STATUS_NO_MEMORY: u64 = 2;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Period in which a thread that waits for the daemon's end looks for it.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// Failed starts in a row after which no helper can be had.
+/// Failed starts in a row after which no helper can be had; `MAX_KILLED_STARTS` if each was killed, by a person or by the
+/// kernel when it is short of memory: both may pass.
 const MAX_STARTS: u32 = 3;
+const MAX_KILLED_STARTS: u32 = 100;
+/// Pause after a killed start.
+const KILLED_PAUSE: Duration = Duration::from_millis(50);
 
 /// The settings of helpers.
 #[derive(Debug, Clone)]
@@ -217,7 +221,9 @@ impl ForeignPool {
             if losses >= max_losses(how) {
                 let timeout = self.spec.timeout;
                 return Ok(ForeignOutcome::Refused(match how {
-                    Loss::Late => format!("decoding takes more than {timeout:?}, in each of {losses} attempts"),
+                    Loss::Late => format!(
+                        "decoding takes more than {timeout:?}, in each of {losses} attempts"
+                    ),
                     _ => format!("it {why}, in each of {losses} attempts"),
                 }));
             }
@@ -246,14 +252,23 @@ impl ForeignPool {
             let bytes = reply.get(number * 8..).and_then(|rest| rest.first_chunk());
             bytes.map(|bytes| u64::from_le_bytes(*bytes))
         };
-        let (Some(status), Some(bytes), Some(head)) = (word(0), word(1), reply.get(REPLY_WORDS * 8..))
+        let (Some(status), Some(bytes), Some(head)) =
+            (word(0), word(1), reply.get(REPLY_WORDS * 8..))
         else {
             return Err(helper.malformed());
         };
-        let text = || String::from_utf8_lossy(head).chars().filter(|one| !one.is_control()).take(1000).collect();
+        let text = || {
+            String::from_utf8_lossy(head)
+                .chars()
+                .filter(|one| !one.is_control())
+                .take(1000)
+                .collect()
+        };
         let at = side_start(0) + prepared.reply_at() + RESULT_AFTER;
         match status {
-            STATUS_DONE if bytes <= request.max_result_bytes && helper.link().arena().has(at, bytes) => {
+            STATUS_DONE
+                if bytes <= request.max_result_bytes && helper.link().arena().has(at, bytes) =>
+            {
                 let arena = Arc::clone(helper.link().arena());
                 match read(ForeignReply { head, bytes, at, arena: &arena }) {
                     Ok(done) => Ok(Called::Done(done)),
@@ -285,7 +300,11 @@ impl ForeignPool {
                 Err(Failure::Ending) => return Err(Lost::Ending),
                 Err(Failure::Lost { reason, how, .. }) => {
                     failed += 1;
-                    if failed >= MAX_STARTS.max(if how == Loss::Killed { max_losses(how) } else { 0 }) {
+                    let is_killed = how == Loss::Killed;
+                    if is_killed {
+                        std::thread::sleep(KILLED_PAUSE);
+                    }
+                    if failed >= if is_killed { MAX_KILLED_STARTS } else { MAX_STARTS } {
                         return Err(self.none(&format!("starting a decoder's process {reason}")));
                     }
                 }

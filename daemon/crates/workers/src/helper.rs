@@ -103,6 +103,7 @@ pub fn serve_helper<F: Foreign>(
         return Ok(ExitCode::FAILURE);
     }
     lower(class_of(&spec));
+    close_inherited();
     let (mut socket, arena) = take_descriptors()?;
     let mut decoders = open();
     let introduction = decoders.introduction();
@@ -205,6 +206,19 @@ fn read_spec() -> io::Result<serde_json::Value> {
     serde_json::from_slice(&bytes).map_err(io::Error::other)
 }
 
+/// Closes descriptors that a library or a test runner of the daemon has let through.
+fn close_inherited() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers: Vec<i32> = open
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // One of them was the directory's.
+        let _ = nix::unistd::close(number);
+    }
+}
+
 /// Moves socket and arena away from the standard descriptors, where a library might write.
 fn take_descriptors() -> io::Result<(UnixStream, Arena)> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
@@ -240,8 +254,11 @@ impl MemoryLimit {
     /// Allows so many bytes for a request. A limit is only raised: what an earlier request has left in pieces must not
     /// fail a later, smaller one.
     fn allow(&self, bytes: u64) {
-        let wanted = self.base_bytes.saturating_add(OWN_BYTES).saturating_add(bytes).min(self.most_bytes);
-        if wanted > self.set_bytes.get() && setrlimit(Resource::RLIMIT_DATA, wanted, self.most_bytes).is_ok() {
+        let wanted =
+            self.base_bytes.saturating_add(OWN_BYTES).saturating_add(bytes).min(self.most_bytes);
+        if wanted > self.set_bytes.get()
+            && setrlimit(Resource::RLIMIT_DATA, wanted, self.most_bytes).is_ok()
+        {
             self.set_bytes.set(wanted);
         }
     }

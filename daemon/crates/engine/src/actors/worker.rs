@@ -306,7 +306,12 @@ impl Worker {
         }));
         match run {
             Ok(Ok(())) => {}
-            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Ok(Err(defect)) => {
+                return Err(match scratch.take_no_helpers() {
+                    Some(reason) => RowFailure::NoWorkers(reason),
+                    None => RowFailure::Defect(defect.0),
+                });
+            }
             Err(_) => {
                 *scratch = WorkerScratch::default();
                 return Err(RowFailure::Panic);

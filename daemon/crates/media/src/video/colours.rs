@@ -89,12 +89,7 @@ impl RowConverter {
         }
     }
 
-    fn convert_samples(
-        &self,
-        sample: impl Fn(usize, usize) -> i32,
-        left: usize,
-        out: &mut [u8],
-    ) {
+    fn convert_samples(&self, sample: impl Fn(usize, usize) -> i32, left: usize, out: &mut [u8]) {
         let pixels = (left..).zip(out.as_chunks_mut::<3>().0);
         match (self.format.family, self.is_identity) {
             (Family::Gray, _) => {
@@ -183,8 +178,16 @@ mod tests {
     #[test]
     fn levels_are_those_of_the_matrix_within_a_half() {
         for (bits, matrix, full_range) in [
-            (8, 1, false), (8, 2, false), (8, 6, true), (8, 9, false), (8, 7, true), (8, 4, false),
-            (10, 9, false), (10, 1, true), (12, 1, false), (12, 9, true),
+            (8, 1, false),
+            (8, 2, false),
+            (8, 6, true),
+            (8, 9, false),
+            (8, 7, true),
+            (8, 4, false),
+            (10, 9, false),
+            (10, 1, true),
+            (12, 1, false),
+            (12, 9, true),
         ] {
             let converter = converter(bits, matrix, full_range);
             let most = (1_u16 << bits) - 1;
@@ -196,7 +199,10 @@ mod tests {
                         let expected = expected(bits, matrix, full_range, [y, u, v]);
                         for (found, expected) in found.iter().zip(expected) {
                             let difference = (f64::from(*found) - expected).abs();
-                            assert!(difference < 0.51, "{bits} {matrix} {full_range} {y} {u} {v}: {found} {expected}");
+                            assert!(
+                                difference < 0.51,
+                                "{bits} {matrix} {full_range} {y} {u} {v}: {found} {expected}"
+                            );
                         }
                     }
                 }
@@ -222,7 +228,8 @@ mod tests {
     #[test]
     fn planes_of_colours_stay_as_they_are() {
         let format = Format { family: Family::Gbr, bits: 8, shift_x: 0, shift_y: 0 };
-        let colors = Colors { matrix: 0, primaries: 2, transfer: 2, full_range: None, chroma_location: 0 };
+        let colors =
+            Colors { matrix: 0, primaries: 2, transfer: 2, full_range: None, chroma_location: 0 };
         let converter = RowConverter::new(format, colors);
         for level in 0..=255 {
             let mut out = [0; 3];

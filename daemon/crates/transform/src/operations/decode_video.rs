@@ -92,9 +92,9 @@ impl Operation for DecodeVideo {
         let pictures = if clip.codec == Codec::Mjpeg {
             self.of_jpeg_files(&clip, sample.tools)?
         } else {
-            let decoding =
-                Decoding { helpers: &self.helpers, most_pixels: self.most_pixels, ending: &sample.tools.ending };
-            let frames = decoding.run(&clip)?;
+            let Tools { ending, no_helpers, .. } = &mut *sample.tools;
+            let (helpers, most_pixels) = (&self.helpers, self.most_pixels);
+            let frames = Decoding { helpers, most_pixels, ending, no_helpers }.run(&clip)?;
             frames.into_iter().map(PendingImage::from_frame).collect()
         };
         sample.fields[self.field] = FieldInProgress::Video(pictures);
@@ -128,7 +128,8 @@ impl DecodeVideo {
                     PendingImage::from_file(file, header, CHANNELS, ScaledDecoding::Off)
                 }
                 _ => {
-                    let image = PendingImage::from_file(file, header, CHANNELS, ScaledDecoding::Off);
+                    let image =
+                        PendingImage::from_file(file, header, CHANNELS, ScaledDecoding::Off);
                     let mut image = image.detach(&mut tools.image)?;
                     let pixels = image.pixels(&mut tools.image)?;
                     let (pixels, size) = video::turned(pixels.bytes, pixels.size, clip.rotation);

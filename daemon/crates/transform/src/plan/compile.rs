@@ -1,7 +1,9 @@
 //! Compiles a stream's operations: stage by stage, each against the fields that the earlier stages leave.
 
 use super::truncation::Truncation;
-use super::{ExpectedArray, NativeOperation, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
+use super::{
+    ExpectedArray, NativeOperation, PlannedField, SamplePlan, Stage, StageBody, row_bytes,
+};
 use crate::batch::BatchEntry;
 use crate::bucket::{Buckets, bucket_sizes};
 use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};

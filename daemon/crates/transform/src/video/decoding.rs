@@ -6,7 +6,7 @@ use forebay_dataset::Defect;
 use forebay_decoders::{Frames, working_bytes};
 use forebay_media::video::VideoFrame;
 use forebay_video::clip::Clip;
-use forebay_workers::{ForeignOutcome, ForeignPool, ForeignRequest};
+use forebay_workers::{ForeignOutcome, ForeignPool, ForeignRequest, Lost};
 
 use super::{Ending, frame_bytes};
 
@@ -18,6 +18,8 @@ pub(crate) struct Decoding<'d> {
     pub(crate) helpers: &'d ForeignPool,
     pub(crate) most_pixels: u64,
     pub(crate) ending: &'d Ending,
+    /// Set if no helper can be had.
+    pub(crate) no_helpers: &'d mut Option<String>,
 }
 
 impl Decoding<'_> {
@@ -25,7 +27,7 @@ impl Decoding<'_> {
     ///
     /// # Errors
     /// The clip is defective, or the thread ends.
-    pub(crate) fn run(&self, clip: &Clip<'_>) -> Result<Vec<VideoFrame>, Defect> {
+    pub(crate) fn run(self, clip: &Clip<'_>) -> Result<Vec<VideoFrame>, Defect> {
         let mut head = self.most_pixels.to_le_bytes().to_vec();
         clip.write_head(&mut head);
         let mut distinct = clip.wanted.clone();
@@ -50,7 +52,12 @@ impl Decoding<'_> {
         let (frames, planes, places) = match asked {
             Ok(ForeignOutcome::Done(done)) => done,
             Ok(ForeignOutcome::Refused(reason)) => return Err(Defect(reason)),
-            Err(lost) => return Err(Defect(lost.to_string())),
+            Err(lost) => {
+                if let Lost::NoWorkers(reason) = &lost {
+                    *self.no_helpers = Some(reason.clone());
+                }
+                return Err(Defect(lost.to_string()));
+            }
         };
         let size = frames.frames.first().map(|frame| (frame.width, frame.height));
         if frames.frames.iter().any(|frame| Some((frame.width, frame.height)) != size) {

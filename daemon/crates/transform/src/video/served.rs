@@ -83,11 +83,12 @@ impl Foreign for Decoders {
         };
         let clip = Clip::of_parts(head, data).map_err(|error| refused(error.to_string()))?;
         let most_pixels = u64::from_le_bytes(*most_pixels);
-        let frames = decode(library, &clip, most_pixels, &mut ToArena(output))
-            .map_err(|defect| match defect.is_memory() {
+        let frames = decode(library, &clip, most_pixels, &mut ToArena(output)).map_err(
+            |defect| match defect.is_memory() {
                 true => HelperError::NoMemory(defect.to_string()),
                 false => HelperError::Refused(defect.to_string()),
-            })?;
+            },
+        )?;
         Ok(frames.to_bytes())
     }
 }
