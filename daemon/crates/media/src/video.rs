@@ -2,7 +2,8 @@
 //!
 //! The conversion is Forebay's own, in whole numbers: the bytes do not depend on the host's libraries. The matrix and the
 //! range are those that the stream says, then those of its file, then BT.601 in the limited range, which FFmpeg assumes,
-//! too. A sample of chroma counts for all the pixels that it covers, as in FFmpeg's own conversion without scaling.
+//! too. A sample of chroma counts for all the pixels that it covers; above 8 bits it is interpolated between rows. So do
+//! FFmpeg's conversions, which torchcodec and PyAV use.
 
 mod colours;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use forebay_decoders::{Colors, Frame};
 use forebay_video::codec::{Color, Rotation};
 
-use self::colours::RowConverter;
+use self::colours::{RowConverter, Rows};
 use crate::size::{Rectangle, Size};
 
 /// Bytes of a pixel of the result.
@@ -114,14 +115,23 @@ impl VideoFrame {
         let format = self.frame.format;
         let size = (self.frame.width, self.frame.height);
         let mut start = self.at;
-        let mut planes = [&[][..]; 3];
-        for (plane, row) in planes.iter_mut().enumerate().take(format.planes()) {
+        let mut planes = [Rows::default(); 3];
+        for (plane, rows) in planes.iter_mut().enumerate().take(format.planes()) {
             let (width, height) = format.plane_size(plane, size);
             let row_bytes = width * format.sample_bytes();
-            let shift =
-                if plane > 0 && height < self.frame.height as usize { format.shift_y } else { 0 };
-            let row_start = start + (y >> shift).min(height - 1) * row_bytes;
-            *row = &self.planes[row_start..row_start + row_bytes];
+            let is_shared = plane > 0 && height < self.frame.height as usize;
+            let near = if is_shared { y >> format.shift_y } else { y };
+            // The lower of two rows that share one is nearer to the next.
+            let far = match (is_shared, y & 1) {
+                (false, _) => near,
+                (true, 0) => near.saturating_sub(1),
+                (true, _) => near + 1,
+            };
+            let row = |number: usize| {
+                let row_start = start + number.min(height - 1) * row_bytes;
+                &self.planes[row_start..row_start + row_bytes]
+            };
+            *rows = Rows { near: row(near), far: row(far) };
             start += row_bytes * height;
         }
         self.rows.convert(planes, left, out);

@@ -22,6 +22,13 @@ const fn luma_weights(matrix: u8) -> (f64, f64) {
 /// Matrix 0: the planes are green, blue and red.
 const IDENTITY: u8 = 0;
 
+/// The rows of a plane that a row of the picture depends on: three quarters of the near one, and a quarter of the other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rows<'p> {
+    pub(super) near: &'p [u8],
+    pub(super) far: &'p [u8],
+}
+
 /// Converts rows of one format and colour description.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowConverter {
@@ -76,14 +83,21 @@ impl RowConverter {
     }
 
     /// Converts `out.len() / 3` pixels from the pixel `left` on.
-    pub(super) fn convert(&self, planes: [&[u8]; 3], left: usize, out: &mut [u8]) {
+    pub(super) fn convert(&self, planes: [Rows<'_>; 3], left: usize, out: &mut [u8]) {
         if self.format.bits == 8 {
-            self.convert_samples(|plane, at| i32::from(planes[plane][at]), left, out);
+            self.convert_samples(|plane, at| i32::from(planes[plane].near[at]), left, out);
         } else {
+            // Bits above the format's are not there in a sound decoder's planes.
+            let of_row = |row: &[u8], at: usize| {
+                i32::from(u16::from_le_bytes([row[2 * at], row[2 * at + 1]]) & 0xfff)
+            };
             let sample = |plane: usize, at: usize| {
-                let bytes: [&u8; 2] = [&planes[plane][2 * at], &planes[plane][2 * at + 1]];
-                // Bits above the format's are not there in a sound decoder's planes.
-                i32::from(u16::from_le_bytes(bytes.map(|byte| *byte)) & 0xfff)
+                let Rows { near, far } = planes[plane];
+                if plane == 0 {
+                    of_row(near, at)
+                } else {
+                    (3 * of_row(near, at) + of_row(far, at) + 2) >> 2
+                }
             };
             self.convert_samples(sample, left, out);
         }
@@ -128,7 +142,7 @@ impl RowConverter {
         [v * self.red_of_v, u * self.green_of_u + v * self.green_of_v, u * self.blue_of_u]
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+    #[expect(clippy::cast_sign_loss, reason = "clamped")]
     fn level(&self, sum: i32) -> u8 {
         (sum >> self.shift).clamp(0, 255) as u8
     }
@@ -137,6 +151,10 @@ impl RowConverter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn alone(row: &[u8]) -> Rows<'_> {
+        Rows { near: row, far: row }
+    }
 
     fn converter(bits: u8, matrix: u8, full_range: bool) -> RowConverter {
         let format = Format { family: Family::Yuv, bits, shift_x: 1, shift_y: 1 };
@@ -149,10 +167,10 @@ mod tests {
         let mut out = [0; 3];
         if converter.format.bits == 8 {
             let [y, u, v] = [y, u, v].map(|sample| [u8::try_from(sample).unwrap()]);
-            converter.convert([&y, &u, &v], 0, &mut out);
+            converter.convert([&y[..], &u, &v].map(alone), 0, &mut out);
         } else {
             let [y, u, v] = [y, u, v].map(u16::to_le_bytes);
-            converter.convert([&y, &u, &v], 0, &mut out);
+            converter.convert([&y[..], &u, &v].map(alone), 0, &mut out);
         }
         out
     }
@@ -215,14 +233,25 @@ mod tests {
         let converter = converter(8, 1, false);
         let mut all = [0; 15];
         let (y, u, v) = ([30, 60, 90, 120, 150], [90, 140, 200], [200, 100, 60]);
-        converter.convert([&y, &u, &v], 0, &mut all);
+        converter.convert([&y[..], &u, &v].map(alone), 0, &mut all);
         for x in 0..5 {
             let alone = pixel(&converter, [y[x], u[x / 2], v[x / 2]].map(u16::from));
             assert_eq!(all[3 * x..][..3], alone);
         }
         let mut part = [0; 9];
-        converter.convert([&y, &u, &v], 1, &mut part);
+        converter.convert([&y[..], &u, &v].map(alone), 1, &mut part);
         assert_eq!(part, all[3..12]);
+    }
+
+    #[test]
+    fn deep_chroma_is_interpolated_between_rows() {
+        let row = |sample: u16| sample.to_le_bytes();
+        let converter = converter(10, 1, false);
+        let mut out = [0; 3];
+        let (luma, u) = (row(512), row(512));
+        let v = Rows { near: &row(600), far: &row(700) };
+        converter.convert([alone(&luma), alone(&u), v], 0, &mut out);
+        assert_eq!(out, pixel(&converter, [512, 512, 625]));
     }
 
     #[test]
@@ -233,7 +262,7 @@ mod tests {
         let converter = RowConverter::new(format, colors);
         for level in 0..=255 {
             let mut out = [0; 3];
-            converter.convert([&[level], &[1], &[254]], 0, &mut out);
+            converter.convert([&[level][..], &[1], &[254]].map(alone), 0, &mut out);
             assert_eq!(out, [254, level, 1]);
         }
     }
