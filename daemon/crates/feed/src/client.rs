@@ -103,8 +103,11 @@ impl Feeders {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            let (work, ended) = (discover(&of_thread, sources, spread, daemon), of_thread.ends.notified());
-            runtime.block_on(async { tokio::select! { () = work => {}, () = ended => {} } });
+            let (work, ended) =
+                (discover(&of_thread, sources, spread, daemon), of_thread.ends.notified());
+            runtime.block_on(async {
+                tokio::select! { () = work => {}, () = ended => {} }
+            });
             runtime.shutdown_background();
         };
         std::thread::Builder::new().name("forebay-feeders".to_owned()).spawn(run)?;

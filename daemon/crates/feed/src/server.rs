@@ -57,7 +57,8 @@ impl ServedStream {
     pub fn new(stream: &Stream, cores: u32, rows: u32, requests: u32) -> Self {
         let identity = stream.row_identity().to_string();
         let digest = digest_of(&identity);
-        let rows_bytes = stream.columns().iter().map(|one| one.max_row_bytes.unwrap_or(one.unit_bytes));
+        let rows_bytes =
+            stream.columns().iter().map(|one| one.max_row_bytes.unwrap_or(one.unit_bytes));
         let info = StreamInfo {
             stream: stream.name().to_owned(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -249,7 +250,10 @@ async fn serve(
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, all).await.is_err() {
-        tracing::warn!("answers took longer than {} s; their daemons ask elsewhere", DRAIN.as_secs());
+        tracing::warn!(
+            "answers took longer than {} s; their daemons ask elsewhere",
+            DRAIN.as_secs()
+        );
     }
     Ok(())
 }

@@ -73,8 +73,7 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
         let origin = http::Uri::builder().scheme("http").authority(authority).path_and_query("/");
         let origin = origin.build().map_err(|error| error.to_string())?;
         let most = shared.row_bytes.saturating_add(BESIDE_BYTES);
-        let calls =
-            Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
+        let calls = Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
         let info = ask_info(shared, calls.clone()).await?;
         Ok::<_, String>((calls, driver, info))
     };
@@ -96,10 +95,7 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
 type Calls = Grpc<Channel>;
 
-async fn connect(
-    shared: &Shared,
-    feeder: &Feeder,
-) -> Result<(SendRequest<Body>, Driver), String> {
+async fn connect(shared: &Shared, feeder: &Feeder) -> Result<(SendRequest<Body>, Driver), String> {
     let Feeder { address, host } = feeder;
     if shared.tls.is_none() && !shared.allow_plain && !is_loopback(address) {
         return Err(
@@ -137,8 +133,7 @@ async fn connect(
 /// Compares identities.
 async fn ask_info(shared: &Shared, mut calls: Calls) -> Result<StreamInfo, String> {
     let command = format!("{}\n{}", shared.stream, shared.identity);
-    let wanted =
-        FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
+    let wanted = FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
     let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/GetFlightInfo");
     calls.ready().await.map_err(|error| error.to_string())?;
     let codec = Messages::<FlightDescriptor, FlightInfo>::default();
@@ -240,12 +235,7 @@ async fn ask(
 }
 
 /// Writes the rows of a message.
-fn take(
-    shared: &Shared,
-    key: u64,
-    request: &ToSend,
-    message: FlightData,
-) -> Result<(), String> {
+fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Result<(), String> {
     let broken = || "an answer cannot be read".to_owned();
     if message.metadata.is_empty() {
         // The schema: the identity says what it is.

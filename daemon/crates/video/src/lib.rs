@@ -1,0 +1,30 @@
+//! Tables of the packets of video files, and the clips that are decoded from them.
+//!
+//! A [`Table`] says where the packets of a file are and when their frames are shown; `mp4` reads it from the headers of a
+//! file. A [`Clip`](clip::Clip) is what a decoder receives: the packets that some frames need, and the times of these
+//! frames. `codec` names what a stream is coded with and how its pictures are to be shown. The crate decodes nothing, and
+//! it knows nothing of Forebay's configuration.
+//!
+//! Times are those of `FFmpeg`: edit lists are applied, so that a frame has the time that torchcodec gives it.
+
+#![forbid(unsafe_code)]
+
+pub mod clip;
+pub mod codec;
+mod error;
+pub mod mp4;
+mod read_at;
+pub mod table;
+mod varint;
+
+pub use error::{Refused, Result};
+pub use read_at::{Failure, ReadAt};
+pub use table::Table;
+
+/// Reads the table of a file of any container that is known.
+///
+/// # Errors
+/// The file cannot be read, is of another container, or says what cannot be.
+pub fn read<R: ReadAt>(source: R) -> std::result::Result<Table, Failure<R::Error>> {
+    mp4::read(source)
+}
