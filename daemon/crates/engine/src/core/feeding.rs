@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_protocol::frames::{
-    Attach, DaemonFrame, Fault, FaultKind, RestartPolicy, RowKey,
-};
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, RestartPolicy, RowKey};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::socket::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -168,7 +166,8 @@ fn to_supply(failure: RowFailure) -> SupplyFailure {
         | RowFailure::NoWorkers(reason)
         | RowFailure::BatchRaised { summary: reason, .. } => SupplyFailure::Elsewhere(reason),
         RowFailure::Panic => SupplyFailure::Elsewhere(
-            "an operation panicked there; this is a bug in forebay, see the feeder's log".to_owned(),
+            "an operation panicked there; this is a bug in forebay, see the feeder's log"
+                .to_owned(),
         ),
     }
 }

@@ -147,7 +147,8 @@ impl Engine {
             let Some(supply) = &self.supplies[stream] else { continue };
             let is_out = !supply.may_make_here && !supply.supplier.is_reachable();
             let of_stream = |session: &&Session| session.stream_number == stream;
-            let waits = self.sessions.values().filter(of_stream).any(|one| one.admissions_left() > 0);
+            let waits =
+                self.sessions.values().filter(of_stream).any(|one| one.admissions_left() > 0);
             if !(is_out && waits) {
                 if let Some(outage) = self.feeder_outages[stream].take() {
                     outage.succeed();
@@ -155,8 +156,7 @@ impl Engine {
                 continue;
             }
             let before = self.feeder_outages[stream].take();
-            let terms =
-                RetryTerms { outages: &self.streams[stream].outages, key: stream as u64 };
+            let terms = RetryTerms { outages: &self.streams[stream].outages, key: stream as u64 };
             match Retries::after(before, &no_feeder(&supply.report()), terms) {
                 Ok(outage) => self.feeder_outages[stream] = Some(outage),
                 Err(sentence) => self.fail_unfed(stream, &sentence),

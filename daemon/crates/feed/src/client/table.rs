@@ -125,7 +125,8 @@ impl Table {
     /// A serving feeder with room besides one.
     pub(super) fn place_besides(&mut self, first: u64) -> Option<usize> {
         let others = self.known.iter().enumerate().filter(|(_, known)| known.key != first);
-        let (chosen, room) = others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
+        let (chosen, room) =
+            others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
         (room > 0).then(|| {
             self.known[chosen].outstanding += 1;
             chosen
@@ -175,6 +176,11 @@ impl Table {
             received_bytes: 0,
         }));
         new
+    }
+
+    /// Whether a feeder gets rows now.
+    pub(super) fn is_serving(&mut self, key: u64) -> bool {
+        self.known(key).is_some_and(|known| known.is_serving())
     }
 
     /// Whether a feeder is still listed, and may get rows.
