@@ -17,10 +17,10 @@ use forebay_protocol::socket::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Engine, SessionKind, SessionMemory};
+use crate::actors::supply::SupplyFailure;
 use crate::core::session::SessionTerms;
 use crate::ground::row_cells::{RowCell, RowFailure};
 use crate::ground::row_columns::{ColumnPlace, RowColumn};
-use crate::ground::supply::SupplyFailure;
 use crate::ground::waker::Waker;
 use crate::ground::work::SessionWork;
 use forebay_order::Drawn;

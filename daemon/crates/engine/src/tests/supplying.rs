@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering as Plain};
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
+use crate::actors::supply::{RowAsked, RowTaker, Supplier};
 use crate::core::feeding::FeedRequest;
-use crate::ground::supply::{RowAsked, RowTaker, Supplier};
 use crate::tests::stalls::pause;
 use forebay_observe::SupplyReport;
 

@@ -29,7 +29,7 @@ use forebay_protocol::sync::{AtomicU64, Ordering};
 
 use crate::actors::followers::{fail_followers, finish_copy, finish_followers};
 use crate::actors::pool::Shared;
-use crate::ground::row_cells::{RowCell, RowFailure};
+use crate::ground::row_cells::{RowCell, RowCheck, RowFailure};
 use crate::ground::row_columns::{ColumnPlace, RowColumn};
 use crate::ground::stream::Stream;
 use crate::ground::waker::Waker;
@@ -200,7 +200,7 @@ pub struct SuppliedRow<'a> {
 
 /// A supplier's copy of a row that is made here too.
 #[derive(Debug)]
-pub(crate) struct RowCheck {
+struct SuppliedCopy {
     supply: Arc<Supply>,
     feeder: u64,
     copy: RowCopy,
@@ -480,7 +480,7 @@ impl RowTaker {
         if number.is_multiple_of(supply.check_one_in) && supply.may_make_here {
             supply.counts.checked.fetch_add(1, Ordering::Relaxed);
             let (copy, beside) = (cell.writer.to_copy(), cell.beside.clone().into_bytes());
-            let check = RowCheck { supply: Arc::clone(supply), feeder, copy, beside };
+            let check = SuppliedCopy { supply: Arc::clone(supply), feeder, copy, beside };
             cell.check = Some(Box::new(check));
             drop(cell);
             supply.give_back(Vec::new(), vec![job]);
@@ -552,9 +552,8 @@ impl SuppliedRow<'_> {
     }
 }
 
-impl RowCheck {
-    /// Compares the supplier's row with the one made here.
-    pub(crate) fn compare(self, made: &mut RowCell, sample: u64) {
+impl RowCheck for SuppliedCopy {
+    fn compare(&self, made: &mut RowCell, sample: u64) {
         if made.writer.equals_copy(&self.copy) && made.beside.clone().into_bytes() == self.beside {
             return;
         }
