@@ -12,5 +12,6 @@ pub(crate) mod reading;
 pub(crate) mod retry_queue;
 pub(crate) mod sample_run;
 pub(crate) mod stage_benchmark;
+pub(crate) mod supply;
 pub(crate) mod tuning;
 pub(crate) mod worker;

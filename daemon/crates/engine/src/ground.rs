@@ -20,7 +20,6 @@ pub(crate) mod stage_cost;
 pub(crate) mod stream;
 pub(crate) mod stream_error;
 pub(crate) mod stream_version;
-pub(crate) mod supply;
 pub(crate) mod turns;
 pub(crate) mod units;
 pub(crate) mod waker;

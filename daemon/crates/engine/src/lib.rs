@@ -34,9 +34,12 @@ pub use self::actors::function_times::{FunctionTimes, time_functions};
 pub use self::actors::jpeg_learning::Learning;
 pub use self::actors::sample_run::{SampleRow, SampleRun};
 pub use self::actors::stage_benchmark::{StageBenchmark, StageRun};
+pub use self::actors::supply::{
+    EngineWaker, RowAsked, RowTaker, SuppliedRow, Supplier, SupplyFailure,
+};
 pub use self::core::capture::{Recorded, begin_recording};
 pub use self::core::feeding::{FedRow, FedRows, FeedRequest, FeedSession};
-pub use self::core::memory::{MemoryError, MemoryPlan, machine_memory_left};
+pub use self::core::memory::{MemoryError, MemoryPlan, feeder_window, machine_memory_left};
 pub use self::core::session::{Preparation, SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use self::core::{
     Engine, ReattachState, SessionKind, SessionMemory, SharedEngine, run_on_wake,
@@ -48,8 +51,5 @@ pub use self::ground::jpeg_index::StreamIndex;
 pub use self::ground::row_columns::RowColumn;
 pub use self::ground::stream::Stream;
 pub use self::ground::stream_error::StreamError;
-pub use self::ground::supply::{
-    EngineWaker, RowAsked, RowTaker, SuppliedRow, Supplier, SupplyFailure,
-};
 pub use self::ground::watch::watch;
 pub use self::ground::work_page::{LastEnd, WorkPage};

@@ -98,8 +98,8 @@ pub struct FeedingReport {
     pub wanted_cores: f64,
     /// The cores that the daemon may use.
     pub own_cores: f64,
-    /// Feeders that are needed so that no trainer waits and none is idle.
-    pub feeders_wanted: u64,
+    /// Feeders that are needed so that no trainer waits and none is idle; a fraction, since many daemons may share a few.
+    pub feeders_wanted: f64,
     /// A sentence with the numbers.
     pub sentence: String,
 }
@@ -159,18 +159,13 @@ impl FeedingReport {
                 "no feeder needed: to receive a row costs about as much as to make it; {numbers}"
             ),
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a count from 0"
-        )]
-        let feeders = (missing / (USABLE * of_feeder)).ceil().max(0.0) as u64;
+        let feeders = (missing / (USABLE * of_feeder)).max(0.0);
         Some(Self {
             cpu_seconds_per_row,
             wanted_rows_per_second,
             wanted_cores,
             own_cores,
-            feeders_wanted: if would_help { feeders } else { 0 },
+            feeders_wanted: if would_help { feeders } else { 0.0 },
             sentence,
         })
     }

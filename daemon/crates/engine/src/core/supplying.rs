@@ -1,4 +1,4 @@
-//! The engine thread's part of rows that others make: [`crate::ground::supply`] has the states.
+//! The engine thread's part of rows that others make: [`crate::actors::supply`] has the states.
 //!
 //! Feeders and fetch lanes take rows of one queue. A fetch lane would take all of them at once, as reading is quick and
 //! work is not: while a feeder can be reached, rows that were taken here and are not finished are limited to what keeps
@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::{Engine, SharedEngine};
 use crate::actors::fetch::fail;
 use crate::actors::followers::finish_copy;
+use crate::actors::supply::{CHECKED_ONE_IN, EngineWaker, Supplier, Supply};
 use crate::core::session::Session;
 use crate::ground::row_cells::RowFailure;
-use crate::ground::supply::{CHECKED_ONE_IN, EngineWaker, Supplier, Supply};
 use crate::ground::units::Wanted;
 use crate::ground::work::{FetchJob, Sharing};
 use forebay_config::LocalWork;
@@ -52,6 +52,8 @@ impl Engine {
             let mut engine = engine.borrow_mut();
             let local = engine.streams[stream].config.feeders.local;
             let shared = Arc::clone(&engine.pool.shared);
+            // Lanes that wait for rows to be finished here are to get the next ones at once.
+            shared.wake_by_rows();
             let may_make_here = local != LocalWork::Never;
             let supply = Arc::new(Supply::new(supplier, may_make_here, check_one_in, shared));
             engine.supplies[stream] = Some(Arc::clone(&supply));

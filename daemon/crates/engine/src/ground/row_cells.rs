@@ -11,7 +11,6 @@ use forebay_protocol::slots::RowWriter;
 
 use crate::ground::budgets::RowPermits;
 use crate::ground::shared_rows::Lead;
-use crate::ground::supply::RowCheck;
 use crate::ground::work::FetchJob;
 use forebay_order::DrawKey;
 use forebay_transform::{MemoryRow, SampleTask};
@@ -42,6 +41,12 @@ pub(crate) fn appended_traceback(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("\n\n{text}") }
 }
 
+/// What a row is compared with once it is made here.
+pub(crate) trait RowCheck: std::fmt::Debug + Send {
+    /// Compares it. `sample`: its number, for messages.
+    fn compare(&self, made: &mut RowCell, sample: u64);
+}
+
 /// The state of one row of a slot.
 #[derive(Debug)]
 pub struct RowCell {
@@ -55,7 +60,7 @@ pub struct RowCell {
     /// Set while the row is made for other trainers too.
     pub(crate) lead: Option<Lead<FetchJob>>,
     /// A supplier's copy with which the row is compared once it is made.
-    pub(crate) check: Option<Box<RowCheck>>,
+    pub(crate) check: Option<Box<dyn RowCheck>>,
 }
 
 impl RowCell {

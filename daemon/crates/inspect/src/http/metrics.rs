@@ -261,9 +261,9 @@ fn of_feeders(streams: &[StreamReport]) -> Vec<Family> {
     };
     let wanted = streams
         .iter()
-        .filter_map(|stream| Some((name(stream), count(stream.feeding.as_ref()?.feeders_wanted))));
+        .filter_map(|stream| Some((name(stream), stream.feeding.as_ref()?.feeders_wanted)));
     families! {
-        "forebay_feeders_wanted": "Feeders that are needed so that no trainer waits and none is idle."
+        "forebay_feeders_wanted": "Feeders that are needed so that no trainer waits and none is idle, as a fraction."
             => wanted;
         "forebay_feeders_serving": "Feeders that serve."
             => each(SupplyReport::serving);
