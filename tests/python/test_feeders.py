@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from support import PROGRAM
 
+pyarrow = pytest.importorskip("pyarrow")
 flight = pytest.importorskip("pyarrow.flight")
 
 
@@ -74,7 +75,7 @@ def test_pyarrow_reads_the_rows_of_a_loader(tmp_path: Path) -> None:
             stored = expected[epoch][index]
             assert np.array_equal(np.sort(image.ravel()), np.sort(stored.ravel()))
         for wrong in (ticket[:-1], b"", ticket.replace(b"FBT1", b"FBT2")):
-            with pytest.raises(flight.FlightError, match="ticket"):
+            with pytest.raises(pyarrow.ArrowException, match="ticket"):
                 list(client.do_get(flight.Ticket(wrong)))
-        with pytest.raises(flight.FlightError, match="no stream `other`"):
+        with pytest.raises(pyarrow.ArrowException, match="no stream `other`"):
             client.get_flight_info(flight.FlightDescriptor.for_path("other"))

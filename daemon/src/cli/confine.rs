@@ -90,6 +90,11 @@ fn restrict(
             rules.add(root, reading);
         }
         for config in configs {
+            let tls = [&config.feeders.tls, &config.feed.tls].into_iter().flatten();
+            let tls = tls.flat_map(|files| [&files.ca, &files.cert, &files.key]);
+            for path in tls.chain(&config.feeders.file) {
+                rules.add(path, reading);
+            }
             for path in config.datasets().flat_map(DatasetConfig::files) {
                 rules.add(path, reading);
             }

@@ -92,7 +92,8 @@ pub(super) fn feed(arguments: &FeedArguments) -> anyhow::Result<ExitCode> {
             // One daemon alone may keep the feeder busy.
             ServedStream::new(stream, threads, limits.rows, limits.requests)
         };
-        let requests = limits.iter().map(|limits| limits.requests as usize).min().unwrap_or(1);
+        // As many again wait in the engine, urgent ones first.
+        let requests = limits.iter().map(|limits| 2 * limits.requests as usize).min().unwrap_or(1);
         let options = ServerOptions {
             streams: streams.iter().zip(&limits).map(served).collect(),
             rows,

@@ -204,8 +204,7 @@ impl Launch {
                 tracing::info!(swept, "removed named segments of dead daemons");
             }
         }
-        let feeders =
-            self.may_have_feeders.then(|| feeders::plan(&self.streams)).transpose()?;
+        let feeders = self.may_have_feeders.then(|| feeders::plan(&self.streams)).transpose()?;
         let confinement = confine(&configs, run_folder);
         tracing::info!(confinement, "file access");
         for (stream, plan) in self.streams.iter().zip(&self.plans) {

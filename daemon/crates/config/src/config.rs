@@ -8,8 +8,9 @@ use std::path::Path;
 
 use crate::datasets::read_datasets;
 use crate::model::{
-    BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, Limits, ListenConfig,
-    OrderConfig, RingConfig, SecurityConfig, SessionConfig, ShareConfig, FeedConfig, FeedersConfig, TopLevel,
+    BatchConfig, CacheConfig, CpuConfig, DatasetConfig, ErrorsConfig, FeedConfig, FeedersConfig,
+    Limits, ListenConfig, OrderConfig, RingConfig, SecurityConfig, SessionConfig, ShareConfig,
+    TopLevel,
 };
 use crate::output::{OutputConfig, read_output};
 use crate::overrides::Override;
@@ -48,8 +49,7 @@ pub(crate) const TABLES: [Table; 19] = [
 /// The tables and keys of the first level.
 const ROOT_KEYS: [&str; 19] = [
     "preset", "dataset", "storage", "cache", "limits", "order", "batch", "stage", "python",
-    "output", "ring", "errors", "cpu", "listen", "session", "share", "feeders",
-    "feed", "security",
+    "output", "ring", "errors", "cpu", "listen", "session", "share", "feeders", "feed", "security",
 ];
 
 /// The source's name of a dict in messages.

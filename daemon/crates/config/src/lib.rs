@@ -34,8 +34,9 @@ pub use config::Config;
 pub use draws::{DrawsConfig, weight_changes};
 pub use model::{
     BatchConfig, CacheConfig, Confinement, CpuConfig, CpuPolicy, DatasetConfig, ErrorsConfig,
-    JpegIndexing, Last, Limits, ListenConfig, MetricsFrom, OnBadSample, OnUnreadable, OrderConfig,
-    FeedConfig, FeedersConfig, LocalWork, Pace, Pad, RingConfig, SecurityConfig, SessionConfig, ShareConfig, TooLong,
+    FeedConfig, FeedersConfig, JpegIndexing, Last, Limits, ListenConfig, LocalWork, MetricsFrom,
+    OnBadSample, OnUnreadable, OrderConfig, Pace, Pad, RingConfig, SecurityConfig, SessionConfig,
+    ShareConfig, TooLong,
 };
 pub use object::{DatasetObject, OBJECT_TARGET};
 pub use operations::{BatchOperations, Operations};

@@ -12,8 +12,8 @@ use crate::object::DatasetObject;
 use crate::operations::BatchOperations;
 use crate::select_keys::{Condition, SplitTable};
 use crate::single_keys::{
-    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle, TlsFiles,
-    SocketPath,
+    Address, Amount, BadSampleBudget, Cores, CpuLimit, DatasetName, Group, Preset, Shuffle,
+    SocketPath, TlsFiles,
 };
 use crate::weight_steps::Weight;
 use forebay_keys::ConfigError;

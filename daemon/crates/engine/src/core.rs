@@ -45,8 +45,8 @@ use crate::ground::supply::Supply;
 use crate::ground::units::{Units, Wanted};
 use crate::ground::waker::Waker;
 use crate::ground::work::{FetchJob, SessionWork};
-use forebay_storage::Retries;
 use forebay_observe::{Clock, History, RateHistory, WaitLog};
+use forebay_storage::Retries;
 
 /// The engine, shared by the tasks of its thread.
 pub type SharedEngine = Rc<RefCell<Engine>>;
@@ -358,7 +358,10 @@ impl Engine {
             // A ring of rows that are asked for is empty most of the time, and one that waits for other trainers by
             // choice.
             rings_have_room: self.sessions.values().any(|session| {
-                (session.is_feeding() && session.is_working()) || !session.is_on_request() && !session.waits_for_others() && session.ring.has_room()
+                (session.is_feeding() && session.is_working())
+                    || !session.is_on_request()
+                        && !session.waits_for_others()
+                        && session.ring.has_room()
             }),
         };
         let (pool, threads) = (&mut self.pool, &mut self.fetch_threads);

@@ -36,7 +36,7 @@ pub use self::actors::sample_run::{SampleRow, SampleRun};
 pub use self::actors::stage_benchmark::{StageBenchmark, StageRun};
 pub use self::core::capture::{Recorded, begin_recording};
 pub use self::core::feeding::{FedRow, FedRows, FeedRequest, FeedSession};
-pub use self::core::memory::{MemoryError, MemoryPlan, machine_memory_left};
+pub use self::core::memory::{MemoryError, MemoryPlan, feeder_window, machine_memory_left};
 pub use self::core::session::{SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use self::core::{
     Engine, ReattachState, SessionKind, SessionMemory, SharedEngine, run_on_wake,

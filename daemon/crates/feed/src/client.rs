@@ -15,11 +15,10 @@ mod connection;
 mod table;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_engine::{EngineWaker, RowAsked, RowColumn, RowTaker, Stream, Supplier};
+use forebay_engine::{EngineWaker, RowAsked, RowColumn, RowTaker, Stream, Supplier, feeder_window};
 use forebay_observe::SupplyReport;
 use tokio::sync::Notify;
 
@@ -60,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) row_bytes: usize,
     pub(crate) tls: Option<ClientTls>,
     pub(crate) allow_plain: bool,
+    /// Bytes of answers that a feeder may send ahead: the plan of memory has them.
+    pub(crate) window: u32,
     ends: Notify,
 }
 
@@ -98,13 +99,17 @@ impl Feeders {
             row_bytes: usize::try_from(row_bytes).unwrap_or(usize::MAX),
             tls,
             allow_plain,
+            window: u32::try_from(feeder_window(spread)).unwrap_or(u32::MAX),
             ends: Notify::new(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            let (work, ended) = (discover(&of_thread, sources, spread, daemon), of_thread.ends.notified());
-            runtime.block_on(async { tokio::select! { () = work => {}, () = ended => {} } });
+            let (work, ended) =
+                (discover(&of_thread, sources, spread, daemon), of_thread.ends.notified());
+            runtime.block_on(async {
+                tokio::select! { () = work => {}, () = ended => {} }
+            });
             runtime.shutdown_background();
         };
         std::thread::Builder::new().name("forebay-feeders".to_owned()).spawn(run)?;
@@ -178,11 +183,4 @@ async fn discover(shared: &Arc<Shared>, sources: Sources, spread: usize, daemon:
         }
         tokio::time::sleep(LOOK_PERIOD).await;
     }
-}
-
-/// The files that a daemon with these options reads while it runs.
-#[must_use]
-pub fn files_of(feeders: &forebay_config::FeedersConfig) -> Vec<PathBuf> {
-    let tls = feeders.tls.iter().flat_map(|tls| [&tls.ca, &tls.cert, &tls.key]);
-    tls.chain(&feeders.file).cloned().collect()
 }

@@ -46,6 +46,8 @@ impl<M: Message + 'static> Encoder for Side<M> {
     type Error = Status;
 
     fn encode(&mut self, item: M, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        // At once: a buffer that grows is copied each time.
+        out.reserve(item.encoded_len());
         item.encode(out).map_err(|error| Status::internal(error.to_string()))
     }
 

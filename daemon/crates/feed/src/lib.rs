@@ -15,7 +15,7 @@ mod ipc;
 pub mod keys;
 mod messages;
 pub mod server;
-pub mod spread;
 mod sockets;
+pub mod spread;
 mod ticket;
 pub mod tls;

@@ -62,20 +62,6 @@ pub(crate) struct FlightData {
     pub(crate) body: Bytes,
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Action {
-    #[prost(string, tag = "1")]
-    pub(crate) kind: String,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) body: Bytes,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ActionResult {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) body: Bytes,
-}
-
 /// What comes with a message of rows.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Answer {

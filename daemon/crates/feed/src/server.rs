@@ -48,7 +48,6 @@ pub struct ServedStream {
     pub(crate) digest: IdentityDigest,
     pub(crate) samples: u64,
     pub(crate) schema: Bytes,
-    pub(crate) row_bytes: u64,
 }
 
 impl ServedStream {
@@ -57,7 +56,6 @@ impl ServedStream {
     pub fn new(stream: &Stream, cores: u32, rows: u32, requests: u32) -> Self {
         let identity = stream.row_identity().to_string();
         let digest = digest_of(&identity);
-        let rows_bytes = stream.columns().iter().map(|one| one.max_row_bytes.unwrap_or(one.unit_bytes));
         let info = StreamInfo {
             stream: stream.name().to_owned(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -72,7 +70,6 @@ impl ServedStream {
             digest,
             samples: stream.sample_count(),
             schema: ipc::schema(stream.columns()).into(),
-            row_bytes: rows_bytes.sum(),
         }
     }
 }
@@ -249,7 +246,10 @@ async fn serve(
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN, all).await.is_err() {
-        tracing::warn!("answers took longer than {} s; their daemons ask elsewhere", DRAIN.as_secs());
+        tracing::warn!(
+            "answers took longer than {} s; their daemons ask elsewhere",
+            DRAIN.as_secs()
+        );
     }
     Ok(())
 }

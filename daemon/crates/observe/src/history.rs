@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::process::ProcessMetrics;
-use super::supply::FeedingReport;
 use super::report::{DaemonReport, SessionReport};
+use super::supply::FeedingReport;
 use super::verdict::{Judgement, judge};
 use super::window::subtract_session;
 

@@ -44,8 +44,8 @@ pub use report::{
 };
 pub use requests::{RequestMetrics, RequestReport, RequestUnderWay};
 pub use sharing::{SharingMetrics, SharingReport};
-pub use supply::{FeederReport, FeedingReport, SupplyReport};
 pub use stage::{StageMetrics, StageReport};
+pub use supply::{FeederReport, FeedingReport, SupplyReport};
 pub use units::format_bytes;
 pub use verdict::WAIT_SHARE_THAT_MATTERS;
 pub use wait_log::WaitLog;

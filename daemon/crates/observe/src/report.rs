@@ -11,8 +11,8 @@ use super::python::PythonReport;
 use super::queue::QueueReport;
 use super::requests::RequestReport;
 use super::sharing::SharingReport;
-use super::supply::{FeedingReport, SupplyReport};
 use super::stage::StageReport;
+use super::supply::{FeedingReport, SupplyReport};
 
 /// The daemon's metrics, printed by `stats --json`. The engine sets the counters; [`super::History::report`] sets the
 /// process's metrics, the verdicts and `stages`.

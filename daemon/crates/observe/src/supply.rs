@@ -98,8 +98,8 @@ pub struct FeedingReport {
     pub wanted_cores: f64,
     /// The cores that the daemon may use.
     pub own_cores: f64,
-    /// Feeders that are needed so that no trainer waits and none is idle.
-    pub feeders_wanted: u64,
+    /// Feeders that are needed so that no trainer waits and none is idle; a fraction, since many daemons may share a few.
+    pub feeders_wanted: f64,
     /// A sentence with the numbers.
     pub sentence: String,
 }
@@ -107,8 +107,7 @@ pub struct FeedingReport {
 impl FeedingReport {
     /// Adds it to each stream of a report.
     pub(crate) fn add_to(report: &mut DaemonReport) {
-        let found: Vec<_> =
-            report.streams.iter().map(|stream| Self::of(stream, report)).collect();
+        let found: Vec<_> = report.streams.iter().map(|stream| Self::of(stream, report)).collect();
         for (stream, found) in report.streams.iter_mut().zip(found) {
             stream.feeding = found;
         }
@@ -156,16 +155,17 @@ impl FeedingReport {
         let sentence = match (would_help, is_worth) {
             (true, _) => format!("feeders would help: {numbers}"),
             (false, true) => format!("no feeder needed: {numbers}"),
-            (false, false) => format!("no feeder needed: to receive a row costs about as much as to make it; {numbers}"),
+            (false, false) => format!(
+                "no feeder needed: to receive a row costs about as much as to make it; {numbers}"
+            ),
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count from 0")]
-        let feeders = (missing / (USABLE * of_feeder)).ceil().max(0.0) as u64;
+        let feeders = (missing / (USABLE * of_feeder)).max(0.0);
         Some(Self {
             cpu_seconds_per_row,
             wanted_rows_per_second,
             wanted_cores,
             own_cores,
-            feeders_wanted: if would_help { feeders } else { 0 },
+            feeders_wanted: if would_help { feeders } else { 0.0 },
             sentence,
         })
     }
@@ -174,8 +174,7 @@ impl FeedingReport {
 /// The cores of a feeder, on average, of those that have said so.
 fn mean_cores(supply: &SupplyReport) -> Option<f64> {
     let cores = supply.feeders.iter().map(|feeder| feeder.cores).filter(|cores| *cores > 0);
-    let (count, sum) = cores.fold((0_u32, 0_u32), |(count, sum), cores| {
-        (count + 1, sum.saturating_add(cores))
-    });
+    let (count, sum) =
+        cores.fold((0_u32, 0_u32), |(count, sum), cores| (count + 1, sum.saturating_add(cores)));
     (count > 0).then(|| f64::from(sum) / f64::from(count))
 }

@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_protocol::frames::{
-    Attach, DaemonFrame, Fault, FaultKind, RestartPolicy, RowKey,
-};
+use forebay_protocol::frames::{Attach, DaemonFrame, Fault, FaultKind, RestartPolicy, RowKey};
 use forebay_protocol::ids::{Position, SampleId};
 use forebay_protocol::socket::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -45,6 +43,8 @@ pub struct FeedSession {
 pub struct FeedRequest {
     /// At least one, at most [`FeedSession::most_rows`].
     pub rows: Vec<RowKey>,
+    /// Whether a trainer waits for them: they come before others that wait.
+    pub is_urgent: bool,
     /// Gets the rows; if it is closed before they are begun, they are not made.
     pub reply: oneshot::Sender<FedRows>,
 }
@@ -168,7 +168,8 @@ fn to_supply(failure: RowFailure) -> SupplyFailure {
         | RowFailure::NoWorkers(reason)
         | RowFailure::BatchRaised { summary: reason, .. } => SupplyFailure::Elsewhere(reason),
         RowFailure::Panic => SupplyFailure::Elsewhere(
-            "an operation panicked there; this is a bug in forebay, see the feeder's log".to_owned(),
+            "an operation panicked there; this is a bug in forebay, see the feeder's log"
+                .to_owned(),
         ),
     }
 }
@@ -217,7 +218,7 @@ impl Engine {
         let Some(one) = self.sessions.get_mut(&session.number) else {
             return Err("the feeder ends".to_owned());
         };
-        let FeedRequest { rows, reply } = request;
+        let FeedRequest { rows, is_urgent, reply } = request;
         let (count, most) = (rows.len(), session.most_rows as usize);
         if rows.is_empty() || count > most {
             return Err(format!("a request has 1 to {most} rows, and this one has {count}"));
@@ -227,7 +228,7 @@ impl Engine {
             return Err(format!("there are {samples} samples, and no sample {}", beyond.sample));
         }
         let drawn = rows.iter().map(|row| Drawn { sample: SampleId(row.sample), pass: row.pass });
-        one.ask_to_feed(drawn.collect(), reply);
+        one.ask_to_feed(drawn.collect(), is_urgent, reply);
         self.advance(session.number);
         Ok(())
     }

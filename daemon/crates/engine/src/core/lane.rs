@@ -188,7 +188,10 @@ impl Engine {
     }
 
     /// The place and the session number of the session whose next row is fetched first.
-    pub(super) fn next_to_fetch(&self, of_interest: impl Fn(&Session) -> bool) -> Option<(u64, u64)> {
+    pub(super) fn next_to_fetch(
+        &self,
+        of_interest: impl Fn(&Session) -> bool,
+    ) -> Option<(u64, u64)> {
         let (turns, now_ns) = (&self.pool.shared.turns, monotonic_ns());
         let sessions = self.sessions.values().filter(|session| of_interest(session));
         let place =

@@ -7,7 +7,7 @@ use crate::ground::budgets::ByteBudgets;
 use crate::ground::datasets::OpenBlocks;
 use crate::ground::spare_buffers::MAX_KEPT_BYTES;
 use crate::ground::stream::{Stage, Stream};
-use forebay_config::CpuPolicy;
+use forebay_config::{CpuPolicy, FeedersConfig};
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
 use forebay_storage::KEPT_PAGE_BYTES as KEPT_OF_PAGES;
@@ -29,6 +29,10 @@ const SCRATCH_BYTES_PER_THREAD: u64 = KEPT_BYTES as u64 + COVERED_BYTES;
 const CARRIED_BYTES_PER_THREAD: u64 = 4 << 20;
 /// The fraction of the fetch bytes (1/n) that spare buffers may take.
 const SPARE_SHARE: u64 = 4;
+/// Bytes of answers of all feeders that may wait to be read.
+const FEEDER_BYTES: u64 = 128 << 20;
+/// The most of one feeder.
+const MAX_FEEDER_WINDOW: u64 = 4 << 20;
 /// More threads per core hide no more sleep.
 const MAX_THREADS_PER_CORE: u32 = 16;
 
@@ -104,6 +108,23 @@ pub enum MemoryError {
     },
 }
 
+/// The bytes of answers that one of so many feeders may send ahead.
+#[must_use]
+pub fn feeder_window(spread: usize) -> u64 {
+    (FEEDER_BYTES / spread.max(1) as u64).min(MAX_FEEDER_WINDOW)
+}
+
+/// The bytes of the answers of feeders that may wait to be read. Those that only the environment names are not planned.
+fn feeder_bytes(feeders: &FeedersConfig) -> u64 {
+    let spread = feeders.spread as usize;
+    let is_name =
+        |address: &String| !address.chars().all(|one| "0123456789.:[]abcdef".contains(one));
+    let is_open = feeders.file.is_some() || feeders.addresses.iter().any(is_name);
+    // A name may have any number of addresses.
+    let count = if is_open { spread } else { spread.min(feeders.addresses.len()) };
+    count as u64 * feeder_window(spread)
+}
+
 impl MemoryPlan {
     /// Plans a stream for `threads` work threads.
     #[must_use]
@@ -155,6 +176,7 @@ impl MemoryPlan {
                     fetch_bytes,
                 )
                 + u64::from(callers) * KEPT_BYTES as u64
+                + feeder_bytes(&stream.config.feeders)
                 + order_bytes
                 + batch_workers()
                     .map(|(workers, _, batch_bytes)| batch_bytes.saturating_mul(workers.into()))

@@ -100,8 +100,7 @@ impl Engine {
         let now = self.clock.now();
         let streams = self.streams.iter().zip(&self.supplies);
         for ((stream, supply), rates) in streams.zip(&mut self.rates) {
-            let made =
-                stream.stages.last().map_or(&stream.fetch, |stage| &stage.figures).count();
+            let made = stream.stages.last().map_or(&stream.fetch, |stage| &stage.figures).count();
             let samples = made + supply.as_ref().map_or(0, |supply| supply.supplied());
             let of_stream =
                 self.sessions.values().filter(|session| session.stream.name() == stream.name());

@@ -52,6 +52,8 @@ impl Engine {
             let mut engine = engine.borrow_mut();
             let local = engine.streams[stream].config.feeders.local;
             let shared = Arc::clone(&engine.pool.shared);
+            // Lanes that wait for rows to be finished here are to get the next ones at once.
+            shared.wake_by_rows();
             let may_make_here = local != LocalWork::Never;
             let supply = Arc::new(Supply::new(supplier, may_make_here, check_one_in, shared));
             engine.supplies[stream] = Some(Arc::clone(&supply));
@@ -147,7 +149,8 @@ impl Engine {
             let Some(supply) = &self.supplies[stream] else { continue };
             let is_out = !supply.may_make_here && !supply.supplier.is_reachable();
             let of_stream = |session: &&Session| session.stream_number == stream;
-            let waits = self.sessions.values().filter(of_stream).any(|one| one.admissions_left() > 0);
+            let waits =
+                self.sessions.values().filter(of_stream).any(|one| one.admissions_left() > 0);
             if !(is_out && waits) {
                 if let Some(outage) = self.feeder_outages[stream].take() {
                     outage.succeed();
@@ -155,8 +158,7 @@ impl Engine {
                 continue;
             }
             let before = self.feeder_outages[stream].take();
-            let terms =
-                RetryTerms { outages: &self.streams[stream].outages, key: stream as u64 };
+            let terms = RetryTerms { outages: &self.streams[stream].outages, key: stream as u64 };
             match Retries::after(before, &no_feeder(&supply.report()), terms) {
                 Ok(outage) => self.feeder_outages[stream] = Some(outage),
                 Err(sentence) => self.fail_unfed(stream, &sentence),

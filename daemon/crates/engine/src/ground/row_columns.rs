@@ -2,7 +2,6 @@
 //!
 //! What only the receiver knows is not among them: whether the row is padding.
 
-
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
 use crate::ground::stream::Stream;

@@ -175,8 +175,8 @@ struct Place {
     job: Option<FetchJob>,
     /// Who was asked first.
     feeder: u64,
-    /// Whether another one was asked, too.
-    is_hedged: bool,
+    /// When another one was asked, too.
+    hedged_at: Option<Instant>,
 }
 
 /// The right to answer for rows that were asked for. Rows without an answer come back to the engine when the last copy is
@@ -186,6 +186,8 @@ pub struct RowTaker {
     asked: Arc<Asked>,
     /// The place of its first row.
     first: usize,
+    /// Its rows.
+    count: usize,
 }
 
 /// A row being written.
@@ -240,13 +242,14 @@ impl Supply {
     }
 
     fn taker_of(self: &Arc<Self>, places: Vec<Place>, since: Instant) -> RowTaker {
+        let count = places.len();
         let asked = Asked { supply: Arc::clone(self), rows: Mutex::new(places), since };
         let asked = Arc::new(asked);
         let mut all = lock(&self.asked);
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&asked));
         drop(all);
-        RowTaker { asked, first: 0 }
+        RowTaker { asked, first: 0, count }
     }
 
     /// Rows asked for and not answered.
@@ -282,12 +285,12 @@ impl Supply {
         };
         for asked in asked {
             if now.saturating_duration_since(asked.since) >= after {
-                self.hedge_one(&asked);
+                self.hedge_one(&asked, now, after);
             }
         }
     }
 
-    fn hedge_one(self: &Arc<Self>, asked: &Arc<Asked>) {
+    fn hedge_one(self: &Arc<Self>, asked: &Arc<Asked>, now: Instant, after: Duration) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let length = lock(&asked.rows).len();
         for place in 0..length {
@@ -298,11 +301,16 @@ impl Supply {
                 let mut rows = lock(&asked.rows);
                 let place = &mut rows[place];
                 let row = place.job.as_ref().filter(|job| is_of_oldest(job)).map(row_asked);
-                row.map(|row| (row, place.feeder, std::mem::replace(&mut place.is_hedged, true)))
+                let before = place.hedged_at;
+                let has_time = |at| now.saturating_duration_since(at) < after;
+                row.filter(|_| !before.is_some_and(has_time)).map(|row| {
+                    place.hedged_at.get_or_insert(now);
+                    (row, place.feeder, before.is_some())
+                })
             };
             let Some((row, feeder, was_hedged)) = overdue else { continue };
-            let taker = RowTaker { asked: Arc::clone(asked), first: place };
-            // A row is asked for twice at most; a second feeder that is silent too is not the last one's fault.
+            let taker = RowTaker { asked: Arc::clone(asked), first: place, count: 1 };
+            // A row is asked for twice at most.
             if !was_hedged && self.supplier.supply_again(row, feeder, taker) {
                 self.counts.hedged.fetch_add(1, Ordering::Relaxed);
             } else if self.may_make_here
@@ -372,7 +380,7 @@ fn row_asked(job: &FetchJob) -> RowAsked {
 
 impl Place {
     fn of(job: FetchJob) -> Self {
-        Self { job: Some(job), feeder: u64::MAX, is_hedged: false }
+        Self { job: Some(job), feeder: u64::MAX, hedged_at: None }
     }
 }
 
@@ -408,10 +416,10 @@ impl RowTaker {
         let taken: Vec<Place> = {
             let mut rows = lock(&self.asked.rows);
             let taken = places.iter().map(|place| match rows.get_mut(self.first + place) {
-                Some(Place { job, feeder, is_hedged }) => {
-                    Place { job: job.take(), feeder: *feeder, is_hedged: *is_hedged }
+                Some(Place { job, feeder, hedged_at }) => {
+                    Place { job: job.take(), feeder: *feeder, hedged_at: *hedged_at }
                 }
-                None => Place { job: None, feeder: u64::MAX, is_hedged: true },
+                None => Place { job: None, feeder: u64::MAX, hedged_at: None },
             });
             taken.collect()
         };
@@ -420,7 +428,7 @@ impl RowTaker {
 
     /// Notes who is asked for all of its rows.
     pub fn note_feeder(&self, feeder: u64) {
-        for place in lock(&self.asked.rows).iter_mut().skip(self.first) {
+        for place in lock(&self.asked.rows).iter_mut().skip(self.first).take(self.count) {
             place.feeder = feeder;
         }
     }

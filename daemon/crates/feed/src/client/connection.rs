@@ -37,8 +37,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A request without any message for so long is given up.
 const STALLED: Duration = Duration::from_secs(60);
-/// Bytes of answers that a feeder may send ahead, by request and in all: the plan has them.
-const WINDOW: u32 = 4 << 20;
+/// The state of a feeder that takes no further requests.
+const DRAINS: &str = "the feeder takes no further requests";
 /// Beyond the rows of a message.
 const BESIDE_BYTES: usize = 5 << 20;
 const MAX_FRAME: u32 = 256 << 10;
@@ -73,8 +73,7 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
         let origin = http::Uri::builder().scheme("http").authority(authority).path_and_query("/");
         let origin = origin.build().map_err(|error| error.to_string())?;
         let most = shared.row_bytes.saturating_add(BESIDE_BYTES);
-        let calls =
-            Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
+        let calls = Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
         let info = ask_info(shared, calls.clone()).await?;
         Ok::<_, String>((calls, driver, info))
     };
@@ -96,10 +95,7 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
 type Calls = Grpc<Channel>;
 
-async fn connect(
-    shared: &Shared,
-    feeder: &Feeder,
-) -> Result<(SendRequest<Body>, Driver), String> {
+async fn connect(shared: &Shared, feeder: &Feeder) -> Result<(SendRequest<Body>, Driver), String> {
     let Feeder { address, host } = feeder;
     if shared.tls.is_none() && !shared.allow_plain && !is_loopback(address) {
         return Err(
@@ -122,8 +118,8 @@ async fn connect(
     };
     let (sender, driver) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(shared.window)
+        .initial_connection_window_size(shared.window)
         .max_frame_size(MAX_FRAME)
         .keep_alive_interval(Some(PING_PERIOD))
         .keep_alive_timeout(PING_LIMIT)
@@ -137,8 +133,7 @@ async fn connect(
 /// Compares identities.
 async fn ask_info(shared: &Shared, mut calls: Calls) -> Result<StreamInfo, String> {
     let command = format!("{}\n{}", shared.stream, shared.identity);
-    let wanted =
-        FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
+    let wanted = FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
     let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/GetFlightInfo");
     calls.ready().await.map_err(|error| error.to_string())?;
     let codec = Messages::<FlightDescriptor, FlightInfo>::default();
@@ -152,13 +147,25 @@ async fn ask_info(shared: &Shared, mut calls: Calls) -> Result<StreamInfo, Strin
     Ok(info)
 }
 
+/// Whether the feeder itself says no.
+fn is_refusal(status: &Status) -> bool {
+    matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument | Code::NotFound)
+}
+
 fn explained(status: &Status) -> String {
-    match status.code() {
-        Code::FailedPrecondition | Code::InvalidArgument | Code::NotFound => {
-            status.message().to_owned()
-        }
-        code => format!("{code}: {}", status.message()),
+    let message = status.message();
+    if is_refusal(status) { message.to_owned() } else { format!("{}: {message}", status.code()) }
+}
+
+/// What an error says, and what it came from.
+fn whole(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text.push_str(&format!(": {inner}"));
+        source = inner.source();
     }
+    text
 }
 
 /// Sends requests until the connection ends; says why it did.
@@ -183,7 +190,7 @@ async fn send_all(
             ended = &mut driver => {
                 break match ended {
                     Ok(Ok(())) => "the feeder has closed the connection".to_owned(),
-                    Ok(Err(error)) => format!("the connection is lost: {error}"),
+                    Ok(Err(error)) => format!("the connection is lost: {}", whole(&error)),
                     Err(error) => error.to_string(),
                 };
             }
@@ -193,8 +200,9 @@ async fn send_all(
                 }
             }
         }
-        if !is_open && under_way.is_empty() {
-            break "no longer wanted".to_owned();
+        let is_of_use = is_open && shared.table().is_serving(key);
+        if !is_of_use && under_way.is_empty() {
+            break if is_open { DRAINS } else { "no longer wanted" }.to_owned();
         }
     };
     // Nothing is sent to it from here on; what was asked comes back to the engine.
@@ -217,13 +225,21 @@ async fn ask(
         rows: request.rows.clone(),
     };
     let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/DoGet");
-    calls.ready().await.map_err(|error| error.to_string())?;
+    if calls.ready().await.is_err() {
+        // It drains, or the connection is lost: the rows come back to the engine.
+        shared.table().waits(key, Some(DRAINS.to_owned()));
+        return Ok(());
+    }
     let codec = Messages::<Ticket, FlightData>::default();
     let wanted = Request::new(Ticket { ticket: ticket.to_bytes().into() });
     let answer = match calls.server_streaming(wanted, path, codec).await {
         Ok(answer) => answer,
         // The rows come back to the engine.
         Err(status) if status.code() == Code::ResourceExhausted => return Ok(()),
+        Err(status) if !is_refusal(&status) => {
+            shared.table().waits(key, Some(DRAINS.to_owned()));
+            return Ok(());
+        }
         Err(status) => return Err(explained(&status)),
     };
     let mut messages = answer.into_inner();
@@ -240,12 +256,7 @@ async fn ask(
 }
 
 /// Writes the rows of a message.
-fn take(
-    shared: &Shared,
-    key: u64,
-    request: &ToSend,
-    message: FlightData,
-) -> Result<(), String> {
+fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Result<(), String> {
     let broken = || "an answer cannot be read".to_owned();
     if message.metadata.is_empty() {
         // The schema: the identity says what it is.

@@ -19,6 +19,8 @@ use crate::spread::{feeder_key, pick};
 const ROWS_PER_CORE: usize = 4;
 /// Of those that wait at a feeder, rows per core that keep it busy until the next request comes.
 const WAITING_PER_CORE: u64 = 4;
+/// From so many feeders on, each begins with one request.
+const MANY: usize = 8;
 const MAX_WINDOW: usize = 1024;
 
 /// A request to a feeder.
@@ -125,7 +127,8 @@ impl Table {
     /// A serving feeder with room besides one.
     pub(super) fn place_besides(&mut self, first: u64) -> Option<usize> {
         let others = self.known.iter().enumerate().filter(|(_, known)| known.key != first);
-        let (chosen, room) = others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
+        let (chosen, room) =
+            others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
         (room > 0).then(|| {
             self.known[chosen].outstanding += 1;
             chosen
@@ -177,6 +180,11 @@ impl Table {
         new
     }
 
+    /// Whether a feeder gets rows now.
+    pub(super) fn is_serving(&mut self, key: u64) -> bool {
+        self.known(key).is_some_and(|known| known.is_serving())
+    }
+
     /// Whether a feeder is still listed, and may get rows.
     pub(super) fn is_wanted(&mut self, key: u64) -> bool {
         self.known(key).is_some_and(|known| !matches!(known.state, State::SetAside(_)))
@@ -189,6 +197,7 @@ impl Table {
         info: &StreamInfo,
         queue: mpsc::UnboundedSender<ToSend>,
     ) -> bool {
+        let others = self.known.iter().filter(|known| known.is_serving()).count();
         let Some(known) = self.known(key) else { return false };
         if matches!(known.state, State::SetAside(_)) {
             return false;
@@ -196,7 +205,11 @@ impl Table {
         known.state = State::Serving(queue);
         known.cores = (info.cores as usize).clamp(1, 4096);
         known.most_rows = (info.rows as usize).clamp(1, crate::ticket::MAX_ROWS);
-        let first = (known.cores * ROWS_PER_CORE).max(2 * known.most_rows);
+        // With many feeders a request each keeps this host's rows from waiting there while its own cores are idle.
+        let first = match others < MANY {
+            true => (known.cores * ROWS_PER_CORE).max(2 * known.most_rows),
+            false => known.most_rows,
+        };
         known.window = first.min(MAX_WINDOW).min(info.rows.saturating_mul(info.requests) as usize);
         true
     }

@@ -133,7 +133,7 @@ impl Calls {
         let asked = async move {
             let of_all = Arc::clone(&shared.requests).acquire_owned().await.ok();
             let (reply, answer) = oneshot::channel();
-            let request = FeedRequest { rows: ticket.rows, reply };
+            let request = FeedRequest { rows: ticket.rows, is_urgent: ticket.is_urgent, reply };
             let ended = || Status::unavailable("the feeder ends");
             shared.rows.send((number, request)).await.map_err(|_| ended())?;
             let fed = answer.await.map_err(|_| ended())?;

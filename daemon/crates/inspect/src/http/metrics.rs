@@ -254,18 +254,16 @@ fn of_sharing(streams: &[StreamReport]) -> Vec<Family> {
 /// Families of rows that feeders make.
 fn of_feeders(streams: &[StreamReport]) -> Vec<Family> {
     let name = |stream: &StreamReport| vec![("stream", stream.name.clone())];
-    let supplies: Vec<(Labels, &SupplyReport)> = streams
-        .iter()
-        .filter_map(|stream| Some((name(stream), stream.supply.as_ref()?)))
-        .collect();
+    let supplies: Vec<(Labels, &SupplyReport)> =
+        streams.iter().filter_map(|stream| Some((name(stream), stream.supply.as_ref()?))).collect();
     let each = |value: fn(&SupplyReport) -> u64| {
         supplies.iter().map(move |(labels, report)| (labels.clone(), count(value(report))))
     };
-    let wanted = streams.iter().filter_map(|stream| {
-        Some((name(stream), count(stream.feeding.as_ref()?.feeders_wanted)))
-    });
+    let wanted = streams
+        .iter()
+        .filter_map(|stream| Some((name(stream), stream.feeding.as_ref()?.feeders_wanted)));
     families! {
-        "forebay_feeders_wanted": "Feeders that are needed so that no trainer waits and none is idle."
+        "forebay_feeders_wanted": "Feeders that are needed so that no trainer waits and none is idle, as a fraction."
             => wanted;
         "forebay_feeders_serving": "Feeders that serve."
             => each(SupplyReport::serving);

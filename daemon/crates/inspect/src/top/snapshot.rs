@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::history::{Course, History, Window, samples_per_second, wait_share};
 use forebay_observe::{
-    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, SharingReport, SupplyReport,
-    StageReport, StreamReport, Verdict,
+    CacheReport, DaemonReport, JpegIndexReport, RequestReport, SessionReport, SharingReport,
+    StageReport, StreamReport, SupplyReport, Verdict,
 };
 
 /// Identifies a daemon and a session; a daemon without a session has a snapshot, too.
