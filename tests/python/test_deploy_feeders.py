@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import ROOT
+from support import PROGRAM, ROOT
 
 yaml = pytest.importorskip("yaml")
 # Since Python 3.11.
@@ -256,3 +256,11 @@ def test_policy_names_pods_and_ports_that_exist(kind):
     [container] = pods(parts)["forebay-feeder"]["spec"]["containers"]
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert opened == {port["containerPort"] for port in container["ports"]}
+
+
+def test_program_reads_the_configuration_but_for_its_data():
+    checked = subprocess.run(
+        [PROGRAM, "check", FOLDER / "base/train.toml"], capture_output=True, text=True, check=False
+    )
+    assert "dataset.path /data/imagenet/train does not exist" in checked.stderr
+    assert 'addresses = ["forebay-feeders:9461"]' in checked.stdout

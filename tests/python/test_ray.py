@@ -20,8 +20,9 @@ ray = pytest.importorskip("ray")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 import forebay.ray  # noqa: E402
+from support import PROGRAM  # noqa: E402
 
-PROGRAM = """#!{python}
+STAND_IN = """#!{python}
 import os, signal, socket, sys, time
 assert sys.argv[1] == "feed" and sys.argv[-2] == "--listen", sys.argv
 host, _, port = sys.argv[-1].rpartition(":")
@@ -62,7 +63,7 @@ class StandIn:
         self.folder = folder / "processes"
         self.folder.mkdir()
         self.path = folder / "forebay"
-        self.path.write_text(PROGRAM.format(python=sys.executable, folder=str(self.folder)))
+        self.path.write_text(STAND_IN.format(python=sys.executable, folder=str(self.folder)))
         self.path.chmod(0o755)
 
     def pids(self):
@@ -253,6 +254,42 @@ def test_child_dies_with_its_actors_process_whatever_kills_that():
     eventually(lambda: not is_alive(child))
     late = [sys.executable, "-I", "-S", "-c", forebay.ray.GUARD, "1", "sleep", "1000"]
     assert "died before" in subprocess.run(late, stderr=subprocess.PIPE, text=True).stderr
+
+
+def test_rows_of_real_feeders_are_the_same_while_their_number_changes(cluster, arrays_folder, tmp_path):
+    usage = subprocess.run([PROGRAM, "feed", "--help"], capture_output=True, text=True)
+    if "--listen" not in usage.stdout:
+        pytest.skip("the program has no feeders")
+    file = tmp_path / "train.toml"
+    file.write_text(
+        f'[dataset]\nformat = "npy"\npath = "{arrays_folder}"\n[order]\nseed = 3\nepochs = 30\n[batch]\nsize = 8\n'
+        '[[stage]]\nname = "preprocess"\nconcurrency = 1\noperations = [{ op = "delay", milliseconds = 2 }]\n'
+        "[ring]\nslots = 5\nhold = 1\n[feed]\nallow_plain = true\n[feeders]\nallow_plain = true\n"
+    )
+
+    def rows(batch):
+        return batch["index"].tolist(), batch["array"][:, 0, 0].tolist()
+
+    with forebay.Loader(file, overrides={"order.epochs": 30}) as loader:
+        expected = [rows(batch) for _ in range(30) for batch in loader]
+    with forebay.ray.FeederGroup(file, 1, 4, program=PROGRAM) as group:
+        group.wait(timeout=90)
+        # This host makes no row.
+        overrides = {**group.overrides, "feeders.local": "never"}
+        found = []
+        with forebay.Loader(file, overrides=overrides) as loader:
+            for _ in range(30):
+                for batch in loader:
+                    found.append(rows(batch))
+                    if len(found) == 20:
+                        group._scale(4)
+                        group.wait(4, timeout=90)
+                    elif len(found) in (60, 80):
+                        os.kill(alive_feeders()[0]["pid"], signal.SIGKILL)
+                    elif len(found) == 110:
+                        for _ in range(forebay.ray.PATIENCE):
+                            group._scale(1)
+    assert found == expected
 
 
 def test_gauge_is_the_sum_over_streams():

@@ -11,6 +11,7 @@ restarts them; a feeder that dies costs no row, and the rows are the same with a
 """
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -39,7 +40,8 @@ ray: Any = _ray
 
 GAUGE = "forebay_feeders_wanted"
 # Seconds: between two looks at the actors, to drain a feeder, for a trainer's metrics, to write a file.
-TICK, DRAIN, SCRAPE, WRITE = 1.0, 10.0, 2.0, 5.0
+# A feeder sends what it has for up to 20 s.
+TICK, DRAIN, SCRAPE, WRITE = 1.0, 25.0, 2.0, 5.0
 # A feeder without an address for so many seconds after an error is replaced by a new actor.
 REPLACE = 30.0
 # The number of times in a row that fewer feeders are wanted before one is drained.
@@ -174,7 +176,7 @@ class FeederGroup:
         *,
         metrics: Union[Iterable[str], Callable[[], Iterable[str]]] = (),
         file: Optional[str] = None,
-        overrides: Optional[Mapping[str, Union[str, int, float]]] = None,
+        overrides: Optional[Mapping[str, Union[str, int, float, bool]]] = None,
         program: Optional[str] = None,
     ) -> None:
         self._least, self._most = min, min if max is None else max
@@ -183,7 +185,7 @@ class FeederGroup:
         configs = [config] if isinstance(config, (str, os.PathLike)) else config
         self._arguments = [os.fspath(path) for path in configs]
         for key, value in (overrides or {}).items():
-            self._arguments += ["--set", f"{key}={value}"]
+            self._arguments += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
         self._program, self._metrics = program, metrics
         options: dict[str, Any] = {"num_cpus": cpus, "max_restarts": -1}
         if label_selector:
