@@ -195,6 +195,8 @@ impl SeenArray {
         // A FLAC file may omit the number of frames: then it is estimated with a compression to half of the bytes.
         let unsaid = || sound.file.len() as u64 / u64::from(header.channels.max(1));
         let frames = header.frames.unwrap_or_else(unsaid);
+        let span = sound.form.span.unwrap_or_default();
+        let frames = span.frames(frames, header.rate).map_or(0, |part| part.end - part.start);
         let rate = u64::from(sound.form.rate.unwrap_or(header.rate));
         let frames =
             (u128::from(frames) * u128::from(rate)).div_ceil(u128::from(header.rate.max(1)));

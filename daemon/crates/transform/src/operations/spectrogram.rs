@@ -17,7 +17,7 @@ use crate::contract::{FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use forebay_dataset::{Defect, FieldKind};
-use forebay_keys::{AtLeastOne, ConfigError, Keys, Section, Value, kinds, words};
+use forebay_keys::{AtLeastOne, ConfigError, Keys, Section, kinds, words};
 use forebay_order::Draws;
 use forebay_protocol::tensor::DType;
 

@@ -17,6 +17,9 @@ pub(super) fn milliseconds_of(value: &FieldValue<'_>) -> Result<u64, String> {
         FieldValue::Sound(sound) => {
             let header = SoundHeader::read(sound.file).map_err(|defect| defect.0)?;
             let frames = header.frames.ok_or("its header does not say how long the sound is")?;
+            let span = sound.form.span.unwrap_or_default();
+            let part = span.frames(frames, header.rate).map_err(|defect| defect.0)?;
+            let frames = part.end - part.start;
             let milliseconds = (u128::from(frames) * 1000).div_ceil(header.rate.max(1).into());
             Ok(u64::try_from(milliseconds).unwrap_or(u64::MAX))
         }
@@ -161,7 +164,7 @@ fn number_of(array: &ArrayValue<'_>) -> Result<i64, String> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_dataset::{Sound, SoundForm};
+    use forebay_dataset::{Sound, SoundForm, SoundSpan};
 
     use super::*;
 
@@ -231,6 +234,11 @@ mod tests {
             let sound = FieldValue::Sound(Sound { file: &file, form: SoundForm::default() });
             assert_eq!(milliseconds_of(&sound), Ok(milliseconds), "{frames} frames");
         }
+        // Of a part of the sound, its own.
+        let span = Some(SoundSpan { start: 500_000_000, length: Some(2_000_000_000) });
+        let form = SoundForm { span, ..SoundForm::default() };
+        let file = wav(12_000);
+        assert_eq!(milliseconds_of(&FieldValue::Sound(Sound { file: &file, form })), Ok(1000));
         let scalar =
             |dtype, bytes: &'static [u8]| FieldValue::Array(ArrayValue::scalar(dtype, bytes));
         for (value, milliseconds) in [
