@@ -63,9 +63,9 @@ pub fn read<R: ReadAt>(source: R) -> Result<Table, Failure<R::Error>> {
                 }
             }
             b"moof" => {
-                let movie = movie.as_mut().ok_or_else(|| {
-                    Refused("a fragment (`moof`) comes before `moov`".to_owned())
-                })?;
+                let movie = movie
+                    .as_mut()
+                    .ok_or_else(|| Refused("a fragment (`moof`) comes before `moov`".to_owned()))?;
                 movie.add_fragment(place.start, whole(&mut file, &place)?)?;
             }
             _ => {}

@@ -95,7 +95,8 @@ impl Timing<'_> {
     /// The packets of the samples, at most `limit`; for a sound also the number of frames that are not heard.
     pub(super) fn packets(&self, samples: &[Sample], limit: usize) -> Result<(Vec<Packet>, u32)> {
         if self.edits.is_empty() || self.movie_scale == 0 || samples.is_empty() {
-            let packet = |sample: &Sample| self.packet(sample, sample.dts.saturating_sub(self.shift), false);
+            let packet =
+                |sample: &Sample| self.packet(sample, sample.dts.saturating_sub(self.shift), false);
             return Ok((samples.iter().map(packet).collect(), 0));
         }
         let mut shown = Shown::default();

@@ -90,7 +90,9 @@ impl Movie {
         let track = self.tracks.iter().position(|track| track.id == id);
         let Some(mut defaults) = self.extends.iter().find(|extends| extends.track == id).copied()
         else {
-            return refuse!("a fragment at byte {start} is of track {id}, which has no fragments (`trex`)");
+            return refuse!(
+                "a fragment at byte {start} is of track {id}, which has no fragments (`trex`)"
+            );
         };
         if flags & 2 != 0 {
             let description = numbers.u32()?;
@@ -140,9 +142,7 @@ impl Movie {
         }
         let mut dts = fragment.time.unwrap_or(track.end).saturating_sub(start);
         let before = track.fragments.last().map(|packet| packet.dts);
-        let before = before.or_else(|| {
-            track.samples_end()
-        });
+        let before = before.or_else(|| track.samples_end());
         for _ in 0..count {
             let mut of = |flag: u32, usual: u32| -> Result<u32> {
                 if flags & flag != 0 { numbers.u32() } else { Ok(usual) }

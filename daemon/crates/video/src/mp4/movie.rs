@@ -98,7 +98,9 @@ impl Movie {
 
     /// What is taken off the times of a track's fragments: where its edit list begins.
     pub(super) fn start_of(&self, track: usize) -> i64 {
-        self.tracks.get(track).map_or(0, |track| edits::start(&track.edits, track.scale, self.scale))
+        self.tracks
+            .get(track)
+            .map_or(0, |track| edits::start(&track.edits, track.scale, self.scale))
     }
 
     /// The table.
@@ -122,10 +124,12 @@ impl Movie {
                 codec: description.codec,
             };
             let (mut packets, skipped) = timing.packets(&track.samples, left)?;
-            packets.extend(track.fragments.iter().map(|packet| Packet {
-                pts: packet.pts.saturating_add(track.shift),
-                ..*packet
-            }));
+            packets.extend(
+                track.fragments.iter().map(|packet| Packet {
+                    pts: packet.pts.saturating_add(track.shift),
+                    ..*packet
+                }),
+            );
             left = left.saturating_sub(packets.len());
             let media = match description.media {
                 Media::Video { width, height, color, .. } => {
@@ -231,7 +235,8 @@ impl Track {
         }
         (self.samples, self.shift) = samples::read(table, *left)?;
         *left = left.saturating_sub(u32::try_from(self.samples.len()).unwrap_or(u32::MAX));
-        self.end = self.samples.last().map_or(0, |last| last.dts.saturating_add(last.duration.into()));
+        self.end =
+            self.samples.last().map_or(0, |last| last.dts.saturating_add(last.duration.into()));
         Ok(())
     }
 }
@@ -270,7 +275,9 @@ fn product(first: Matrix, second: Matrix) -> Matrix {
     let [a, b, c, d] = first.map(i64::from);
     let [e, f, g, h] = second.map(i64::from);
     let narrow = |sum: i64| i32::try_from(sum >> 16).unwrap_or(0);
-    let sum = |x: i64, y: i64, z: i64, w: i64| narrow(x.saturating_mul(y).saturating_add(z.saturating_mul(w)));
+    let sum = |x: i64, y: i64, z: i64, w: i64| {
+        narrow(x.saturating_mul(y).saturating_add(z.saturating_mul(w)))
+    };
     [sum(a, e, b, g), sum(a, f, b, h), sum(c, e, d, g), sum(c, f, d, h)]
 }
 
