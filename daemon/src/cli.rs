@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod config_arguments;
 mod confine;
+mod decode_media;
 mod demo;
 mod doctor;
 mod harden;
@@ -97,6 +98,9 @@ enum Command {
     /// Start the workers of a Python stage for the daemon whose socket is the standard input.
     #[command(hide = true)]
     SpawnWorkers,
+    /// Decode videos for the daemon whose socket is the standard input.
+    #[command(hide = true)]
+    DecodeMedia,
     /// Run a profile's `credential_process` for the daemon whose socket is the standard input.
     #[command(hide = true)]
     CredentialProcess,
@@ -137,6 +141,7 @@ pub fn main() -> ExitCode {
         Command::Private => private::private(),
         Command::Shared(arguments) => shared::shared(&arguments),
         Command::SpawnWorkers => harden::spawn_workers(),
+        Command::DecodeMedia => decode_media::decode_media(),
         Command::CredentialProcess => harden::credential_process(),
         Command::Guarded(arguments) => run::guarded(&arguments),
     };

@@ -112,6 +112,7 @@ fn as_json(launch: &Launch, world_size: u32) -> serde_json::Value {
             "memory_bytes": plan.total_bytes(),
             "memory_for_large_samples_bytes": plan.work_bytes,
             "memory_of_workers_bytes": plan.workers_bytes,
+            "memory_of_decoders_bytes": plan.decoders_bytes,
             "memory_ceiling_bytes": plan.ceiling_bytes,
         })
     });
@@ -304,6 +305,16 @@ fn describe(
         line(
             "memory of workers",
             format!("{bytes} at most, beside ring.memory; one that holds more is replaced"),
+        );
+    }
+    if let Some(helpers) = stream.helpers() {
+        let (count, bytes) = (helpers.helpers, format_bytes(helpers.memory_bytes));
+        line(
+            "decoders",
+            format!(
+                "{}; {count} processes of {bytes} at most each, for pictures of {} pixels (limits.pixels)",
+                helpers.decoders, helpers.most_pixels
+            ),
         );
     }
     line("FOREBAY_EXPECT", expectation(stream, world_size));

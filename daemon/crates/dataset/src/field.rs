@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use forebay_protocol::tensor::DType;
+use forebay_video::clip::Clip;
 use serde::{Deserialize, Serialize};
 
 /// A field of a dataset's samples, before any operation.
@@ -46,6 +47,13 @@ pub enum FieldKind {
         /// The dimensions after the first: none, or the number of channels.
         row_shape: Vec<u64>,
     },
+    /// Clips of a video; an operation decodes them.
+    Video {
+        /// The number of clips, each with `frames` pictures; `None`: one clip, without this dimension.
+        clips: Option<u64>,
+        /// The pictures of a clip; `None`: the number differs between samples.
+        frames: Option<u64>,
+    },
     /// An i64, such as a label.
     Integer,
     /// An f64.
@@ -76,6 +84,8 @@ pub enum FieldValue<'a> {
     Text(Cow<'a, str>),
     /// The file of a sound.
     Sound(Sound<'a>),
+    /// The packets of a video that the wanted pictures need, and their times: clip after clip.
+    Video(Box<Clip<'a>>),
     /// The elements of an array, for both kinds of arrays.
     Array(ArrayValue<'a>),
     /// An i64.

@@ -157,6 +157,10 @@ fn described(kind: &FieldKind, output: Option<DType>) -> String {
             format!("an array of {} of any length, with rows {row_shape:?}", as_output(dtype))
         }
         FieldKind::Sound { row_shape } => format!("a sound with rows {row_shape:?}"),
+        FieldKind::Video { clips, frames } => {
+            let count = |of: &Option<u64>| of.map_or("any number".to_owned(), |of| of.to_string());
+            format!("a video: {} of clips, {} of frames", count(clips), count(frames))
+        }
         FieldKind::Integer => "an integer".to_owned(),
         FieldKind::Float => "a float".to_owned(),
     }

@@ -149,6 +149,7 @@ fn check(fields: &[Field], values: &[FieldValue<'_>]) {
             | (FieldKind::Bytes, FieldValue::Bytes(_))
             | (FieldKind::Text, FieldValue::Text(_))
             | (FieldKind::Sound { .. }, FieldValue::Sound(_))
+            | (FieldKind::Video { .. }, FieldValue::Video(_))
             | (FieldKind::Integer, FieldValue::Integer(_))
             | (FieldKind::Float, FieldValue::Float(_)) => true,
             (FieldKind::Array { dtype, shape }, FieldValue::Array(array)) => {

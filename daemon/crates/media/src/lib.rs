@@ -1,7 +1,7 @@
 //! Images and sounds: from a file's bytes to pixels and samples.
 //!
 //! [`decode`] has the image formats, [`jpeg`] decodes the format for which Forebay has its own decoder, [`sound`] reads
-//! WAV and FLAC. [`mod@array`] has their results and a dataset's arrays. The crate `transform` processes decoded images;
+//! WAV and FLAC, `video` converts decoded pictures of videos. [`mod@array`] has their results and a dataset's arrays. The crate `transform` processes decoded images;
 //! this crate does not depend on operations, dataset formats or threads.
 
 #![deny(unsafe_code)]
@@ -18,3 +18,4 @@ pub mod sound;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod test_images;
+pub mod video;

@@ -151,6 +151,9 @@ impl Stored {
             FieldKind::EncodedImage => Self::Picture,
             FieldKind::EncodedImages => Self::Pictures,
             FieldKind::Bytes => Self::Bytes,
+            FieldKind::Video { .. } => {
+                return Err("a video is not packed: its file is read as it is".to_owned());
+            }
             FieldKind::Text => Self::Text,
             FieldKind::Integer => Self::Integer,
             FieldKind::Float => Self::Float,

@@ -58,6 +58,7 @@ impl Value {
             FieldValue::Integer(value) => Self::Integer(*value),
             FieldValue::Float(value) => Self::Float(*value),
             FieldValue::Array(array) => Self::Array(Array::of(array)?),
+            FieldValue::Video(_) => return Err("a video is not packed".to_owned()),
             // Only a reader that asks for it gets this.
             FieldValue::InPlace => return Err("its array was read elsewhere".to_owned()),
         })

@@ -120,10 +120,33 @@ pub(crate) struct ImageType {
     pub is_wide: bool,
     /// Set if all images of a batch have the same size.
     pub size: Option<PlannedSize>,
+    /// Set if it is the pictures of a video: operations run on each of them, with the same draws.
+    pub video: Option<VideoShape>,
     /// Set by `normalize`.
     pub normalization: Option<Normalization>,
     /// The location of the operation that made it.
     pub location: SourceLocation,
+}
+
+/// How many pictures a video has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VideoShape {
+    /// The clips of a sample; `None`: one, without this dimension.
+    pub clips: Option<u64>,
+    /// The pictures of a clip.
+    pub frames: u64,
+}
+
+impl VideoShape {
+    /// The pictures of a sample.
+    pub(crate) fn pictures(self) -> u64 {
+        self.frames.saturating_mul(self.clips.unwrap_or(1))
+    }
+
+    /// The dimensions before those of a picture.
+    pub(crate) fn dimensions(self) -> impl Iterator<Item = u64> {
+        self.clips.into_iter().chain([self.frames])
+    }
 }
 
 /// The type of a field at some point of the plan.
@@ -206,6 +229,10 @@ pub(crate) struct FieldTypes {
     pub in_view: Option<InView>,
     /// The fields that `[output]` configures as `uint16`.
     pub wide: Vec<String>,
+    /// The decoders of videos.
+    pub decoders: crate::video::PlannedDecoders,
+    /// The fields that the operation being compiled has found.
+    pub found: Vec<usize>,
 }
 
 /// The error for an image of 16 bits.
@@ -227,6 +254,11 @@ impl FieldTypes {
         let is_wide =
             |field: &FieldPlan| matches!(&field.kind, FieldType::Image(image) if image.is_wide);
         self.present().any(|(_, field)| is_wide(field))
+    }
+
+    /// Whether a field is a decoded video.
+    pub(crate) fn is_video(&self, field: usize) -> bool {
+        matches!(&self.fields[field].kind, FieldType::Image(image) if image.video.is_some())
     }
 
     /// The names of the present fields.
@@ -335,6 +367,7 @@ impl FieldTypes {
             }
         };
         self.fields[found].last_stage = Some(self.stage);
+        self.found.push(found);
         Ok(found)
     }
 

@@ -9,6 +9,7 @@ use forebay_dataset::{ArrayValue, Defect, FieldValue, Sound};
 use forebay_protocol::tensor::DType;
 use forebay_resample::PillowResampler;
 use forebay_storage::location::{PlaceInBytes, SampleBytes};
+use forebay_video::clip::Clip;
 
 use super::bucket::Bucket;
 use super::image::{ImageTools, PendingImage, PlannedImage};
@@ -29,6 +30,10 @@ pub(crate) struct Tools {
     /// Which boxes are kept.
     pub kept: Vec<bool>,
     pub sounds: SoundTools,
+    /// Why no process that decodes videos can be had, if that made the last sample bad.
+    pub no_helpers: Option<String>,
+    /// Whether the thread must end.
+    pub ending: crate::video::Ending,
     /// The bucket of the sample under work, if there are buckets.
     pub bucket: Option<Bucket>,
     /// For pixels that must be Pillow's.
@@ -88,6 +93,10 @@ pub(crate) enum FieldInProgress<'a> {
     Buffer(ArrayBuffer),
     /// An image.
     Image(PendingImage<'a>),
+    /// A video's packets.
+    Clip(Box<Clip<'a>>),
+    /// The pictures of a video.
+    Video(Vec<PendingImage<'a>>),
 }
 
 /// A field between two stages.
@@ -107,6 +116,10 @@ pub(crate) enum CarriedField {
     Image(PendingImage<'static>),
     /// An image whose decoding waits for its first resampling, and its file.
     Planned(PlannedImage, CarriedBytes),
+    /// A video's packets.
+    Clip(Box<Clip<'static>>),
+    /// The pictures of a video.
+    Video(Vec<PendingImage<'static>>),
 }
 
 /// Bytes between two stages.
@@ -150,6 +163,7 @@ impl<'a> From<FieldValue<'a>> for FieldInProgress<'a> {
             FieldValue::Text(Cow::Borrowed(text)) => Self::Bytes(text.as_bytes().into()),
             FieldValue::Text(Cow::Owned(text)) => Self::Bytes(text.into_bytes().into()),
             FieldValue::Sound(sound) => Self::Sound(sound),
+            FieldValue::Video(clip) => Self::Clip(clip),
             FieldValue::Array(array) => Self::Array(array),
             FieldValue::Integer(value) => Self::Number(DType::I64, value.to_ne_bytes()),
             FieldValue::Float(value) => Self::Number(DType::F64, value.to_ne_bytes()),
@@ -171,13 +185,16 @@ impl<'a> FieldInProgress<'a> {
             CarriedField::Planned(planned, file) => {
                 Self::Image(planned.with_file(file.get(fetched)))
             }
-            CarriedField::Buffer(_) | CarriedField::Image(_) => {
-                match std::mem::replace(carried, CarriedField::Absent) {
-                    CarriedField::Buffer(array) => Self::Buffer(array),
-                    CarriedField::Image(image) => Self::Image(image),
-                    _ => Self::Absent,
-                }
-            }
+            CarriedField::Buffer(_)
+            | CarriedField::Image(_)
+            | CarriedField::Clip(_)
+            | CarriedField::Video(_) => match std::mem::replace(carried, CarriedField::Absent) {
+                CarriedField::Buffer(array) => Self::Buffer(array),
+                CarriedField::Image(image) => Self::Image(image),
+                CarriedField::Clip(clip) => Self::Clip(clip),
+                CarriedField::Video(pictures) => Self::Video(pictures),
+                _ => Self::Absent,
+            },
         }
     }
 
@@ -309,6 +326,11 @@ impl<'a> FieldInProgress<'a> {
                 }
                 None => CarriedField::Image(image.detach(&mut tools.image)?),
             },
+            Self::Clip(clip) => CarriedField::Clip(Box::new(crate::video::owned(*clip))),
+            Self::Video(pictures) => {
+                let detached = pictures.into_iter().map(|image| image.detach(&mut tools.image));
+                CarriedField::Video(detached.collect::<Result<_, _>>()?)
+            }
             Self::Absent | Self::InPlace | Self::Sound(_) | Self::Number(..) | Self::Array(_) => {
                 CarriedField::Absent
             }
@@ -326,6 +348,8 @@ impl<'a> FieldInProgress<'a> {
             Self::Sound(_) => "a sound's file",
             Self::Number(..) | Self::Array(_) | Self::Buffer(_) => "an array",
             Self::Image(_) => "a decoded image",
+            Self::Clip(_) => "a video that is not decoded",
+            Self::Video(_) => "a decoded video",
         }
     }
 
@@ -333,6 +357,9 @@ impl<'a> FieldInProgress<'a> {
     pub(crate) fn recycle(self, tools: &mut Tools) {
         match self {
             Self::Image(image) => image.recycle(&mut tools.image),
+            Self::Video(pictures) => {
+                pictures.into_iter().for_each(|image| image.recycle(&mut tools.image));
+            }
             Self::Buffer(array) if tools.arrays.len() < KEPT_ARRAYS => tools.arrays.push(array),
             _ => {}
         }
@@ -348,6 +375,8 @@ impl CarriedField {
             Self::File(bytes) | Self::Bytes(bytes) | Self::Planned(_, bytes) => bytes.held_bytes(),
             Self::Buffer(array) => array.bytes.len(),
             Self::Image(image) => image.held_bytes(),
+            Self::Clip(clip) => clip.data.len(),
+            Self::Video(pictures) => pictures.iter().map(PendingImage::held_bytes).sum(),
         }
     }
 }

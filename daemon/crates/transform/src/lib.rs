@@ -34,6 +34,7 @@ mod shared_fields;
 mod task;
 #[cfg(feature = "text")]
 mod texts;
+mod video;
 mod weighted;
 
 pub use allocator::give_back_large_buffers;
@@ -48,6 +49,7 @@ pub use registry::{batch_operation_tables, operation_examples, operation_tables}
 pub use row::Row;
 pub use row_tensors::RowPlace;
 pub use task::{SampleTask, WorkerScratch};
+pub use video::{HelperPlan, host_decoders, serve_decoders};
 
 pub use forebay_workers::{BundleSize, FunctionTime, RowTime};
 

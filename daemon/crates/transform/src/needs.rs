@@ -4,10 +4,13 @@
 //! The estimates are upper bounds. They depend only on the bytes and the plan: the decoders' limits come from the same
 //! headers and not from free memory.
 
+use std::collections::BTreeSet;
+
 use crate::bucket::Bucket;
 use forebay_dataset::Defect;
 use forebay_media::decode::{Decoders, ImageHeader, decoding_bytes};
 use forebay_media::size::Size;
+use forebay_video::clip::Clip;
 
 /// Memory that a work thread keeps in all its buffers from sample to sample; memory beyond it is freed.
 pub const KEPT_BYTES: usize = 8 << 20;
@@ -28,6 +31,8 @@ pub(crate) struct Reckoning<'a> {
     pub(crate) files: Vec<Option<&'a [u8]>>,
     /// By field: the files of a list of images.
     lists: Vec<Vec<&'a [u8]>>,
+    /// By field: the video that is not decoded.
+    clips: Vec<Option<ClipSize>>,
     /// By field.
     images: Vec<Option<ImageNow>>,
     /// By field: size of a Python stage's result other than an image.
@@ -58,9 +63,22 @@ struct ImageNow {
     size: Size,
     /// Bytes per pixel.
     channels: u8,
+    /// The pictures of a video; 1 for an image.
+    pictures: u64,
+}
+
+/// A video that is not decoded.
+#[derive(Debug, Clone, Copy)]
+struct ClipSize {
+    size: Size,
+    /// The wanted pictures.
+    pictures: u64,
+    /// The bytes of the planes of the distinct ones.
+    planes_bytes: u64,
 }
 
 impl ImageNow {
+    /// The bytes of one picture of this size.
     fn bytes(self, size: Size) -> u64 {
         u64::from(size.width) * u64::from(size.height) * u64::from(self.channels)
     }
@@ -69,10 +87,11 @@ impl ImageNow {
 impl<'a> Reckoning<'a> {
     pub(crate) fn new(files: Vec<Option<&'a [u8]>>, sample_bytes: u64) -> Self {
         let (images, returned) = (vec![None; files.len()], vec![None; files.len()]);
-        let lists = vec![Vec::new(); files.len()];
+        let (lists, clips) = (vec![Vec::new(); files.len()], vec![None; files.len()]);
         Self {
             files,
             lists,
+            clips,
             images,
             returned,
             sample_bytes,
@@ -103,7 +122,29 @@ impl<'a> Reckoning<'a> {
         let Some(file) = self.files.get(field).copied().flatten() else { return };
         let Ok(header) = header(&mut Decoders::default(), file) else { return };
         self.scratch_bytes += decoding_bytes(file, &header, channels);
-        self.images[field] = Some(ImageNow { size: header.size(), channels });
+        self.images[field] = Some(ImageNow { size: header.size(), channels, pictures: 1 });
+    }
+
+    /// Sets the video of a field.
+    pub(crate) fn set_clip(&mut self, field: usize, clip: &Clip<'_>) {
+        let (width, height) = match clip.rotation.swaps_sides() {
+            true => (clip.height, clip.width),
+            false => (clip.width, clip.height),
+        };
+        let distinct: BTreeSet<i64> = clip.wanted.iter().copied().collect();
+        let planes_bytes = crate::video::frame_bytes(clip).saturating_mul(distinct.len() as u64);
+        let pictures = clip.wanted.len() as u64;
+        self.clips[field] = Some(ClipSize { size: Size { width, height }, pictures, planes_bytes });
+    }
+
+    /// Adds the planes of a video, and the colours of one picture at a time.
+    pub(crate) fn decode_video(&mut self, field: usize) {
+        let Some(clip) = self.clips.get_mut(field).and_then(Option::take) else { return };
+        let ClipSize { size, pictures, planes_bytes } = clip;
+        let image = ImageNow { size, channels: 3, pictures };
+        self.scratch_bytes =
+            self.scratch_bytes.saturating_add(planes_bytes).saturating_add(2 * image.bytes(size));
+        self.images[field] = Some(image);
     }
 
     /// Changes the size of an image without computing new pixels.
@@ -123,7 +164,9 @@ impl<'a> Reckoning<'a> {
         let of = |size| ImageNow { channels, ..*image }.bytes(size);
         let floats = if how == Remade::Floats { 6 * of(image.size) } else { 0 };
         self.remade_bytes = self.remade_bytes.max(of(image.size) + 2 * of(after) + floats);
+        let of_others = (image.pictures - 1).saturating_mul(of(after));
         (image.size, image.channels) = (after, channels);
+        self.scratch_bytes = self.scratch_bytes.saturating_add(of_others);
     }
 
     /// Adds a resampling of an image; `size` returns the result's size.
@@ -158,7 +201,7 @@ impl<'a> Reckoning<'a> {
     /// Bytes of a field's current image, or of the result returned for it; 0: it is within the sample's bytes.
     pub(crate) fn held_bytes(&self, field: usize) -> u64 {
         let image = self.images.get(field).copied().flatten();
-        let image = image.map(|image| image.bytes(image.size));
+        let image = image.map(|image| image.bytes(image.size).saturating_mul(image.pictures));
         image.or(self.returned.get(field).copied().flatten()).unwrap_or(0)
     }
 
@@ -179,7 +222,7 @@ impl<'a> Reckoning<'a> {
 
     /// Adds an image that a function returns.
     pub(crate) fn give_image(&mut self, field: usize, size: Size, channels: u8) {
-        self.images[field] = Some(ImageNow { size, channels });
+        self.images[field] = Some(ImageNow { size, channels, pictures: 1 });
         self.returned[field] = Some(0);
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use forebay_protocol::tensor::{DType, Extent, MAX_NAME_BYTES, MAX_RANK, TensorSpec};
 
-use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, PlannedSize};
+use super::contract::{FieldPlan, FieldType, FieldTypes, ImageType, PlannedSize, VideoShape};
 use super::finish::leave_to_the_gpu;
 use super::image::{ImageFormat, Normalization, PixelValues, check_normalization};
 use forebay_config::{Config, FinishedOn, ImageLayout, OutputConfig};
@@ -105,6 +105,9 @@ pub(super) fn compile(
             )),
             // Audio files are decoded to arrays before any operation.
             FieldType::Raw(FieldKind::Sound { .. }) => Err(format!("`{name}` is not decoded")),
+            FieldType::Raw(FieldKind::Video { .. }) => {
+                Err(format!("`{name}` is a video; decode it with `decode-video`"))
+            }
             FieldType::Raw(FieldKind::Integer) => {
                 array_output(name, (DType::I64, DType::I64), &[], None, output)
             }
@@ -327,11 +330,19 @@ fn image_output(
     let shape = |size: &Size| {
         let [channels, height, width] =
             [image.channels.into(), size.height, size.width].map(u64::from);
-        if channels_last { vec![height, width, channels] } else { vec![channels, height, width] }
+        let picture =
+            if channels_last { [height, width, channels] } else { [channels, height, width] };
+        let of_video = image.video.into_iter().flat_map(VideoShape::dimensions);
+        of_video.chain(picture).collect::<Vec<u64>>()
     };
     let shapes: Vec<Vec<u64>> = sizes.iter().map(shape).collect();
     let elements = |shape: &&Vec<u64>| shape.iter().product::<u64>();
     let largest = shapes.iter().max_by_key(elements).cloned().unwrap_or_default();
+    if largest.len() >= MAX_RANK {
+        return Err(format!("`{name}` has too many dimensions: {largest:?}"));
+    }
+    // The layout of a batch of pictures; a video's dimensions are in the order of its bytes.
+    let channels_last = channels_last && image.video.is_none();
     let tensor = TensorSpec { channels_last, ..TensorSpec::dense(name, dtype, &largest) };
     let is_of_bucket = image.size == Some(PlannedSize::Bucket);
     let tensor =

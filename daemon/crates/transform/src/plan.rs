@@ -30,6 +30,7 @@ use super::python::PythonBody;
 use super::row::Row;
 use super::row_tensors::{RowPlace, RowTensors};
 use super::task::{SampleLists, SampleTask, WorkerScratch, emptied};
+use super::video::{self, HelperPlan};
 use forebay_dataset::{Dataset, Defect, FieldValue};
 use forebay_jpeg_index::JpegIndex;
 use forebay_media::array::{ArrayType, check_ragged_type, check_type, write_array};
@@ -59,6 +60,8 @@ pub struct SamplePlan {
     stage_count: usize,
     /// The index in which decoders record JPEG files.
     jpeg_index: Option<Arc<JpegIndex>>,
+    /// The helper processes that decode videos.
+    helpers: Option<HelperPlan>,
 }
 
 #[derive(Debug)]
@@ -73,9 +76,17 @@ struct Stage {
 #[derive(Debug)]
 enum StageBody {
     /// Operations of this crate, one after another on a work thread.
-    Native(Vec<Box<dyn Operation>>),
+    Native(Vec<NativeOperation>),
     /// The user's function, in worker processes.
     Python(Box<PythonBody>),
+}
+
+/// An operation of this crate.
+#[derive(Debug)]
+struct NativeOperation {
+    operation: Box<dyn Operation>,
+    /// The decoded video on each of whose pictures it runs.
+    video: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -121,6 +132,11 @@ impl SamplePlan {
         self
     }
 
+    /// The helper processes that decode videos, if there are videos.
+    pub fn helpers(&self) -> Option<&HelperPlan> {
+        self.helpers.as_ref()
+    }
+
     /// The bucket of a sample, if there are buckets.
     pub fn bucket_of(&self, sample: SampleId) -> Option<Bucket> {
         self.buckets.as_ref()?.of(sample)
@@ -144,7 +160,7 @@ impl SamplePlan {
             StageBody::Native(operations) => Some(operations),
             StageBody::Python(_) => None,
         });
-        operations.flatten().filter_map(|operation| operation.file_digest())
+        operations.flatten().filter_map(|native| native.operation.file_digest())
     }
 
     /// The tensor of a batch whose elements can be read from a dataset's files directly into the row: no operation on
@@ -196,7 +212,7 @@ impl SamplePlan {
     fn run_native(
         &self,
         stage: usize,
-        (operations, first_operation): (&[Box<dyn Operation>], u64),
+        (operations, first_operation): (&[NativeOperation], u64),
         task: &mut SampleTask,
         dataset: &dyn Dataset,
         row: &mut dyn Row,
@@ -219,7 +235,12 @@ impl SamplePlan {
         )?;
         let mut sample = Sample { fields: &mut fields, tools };
         for (operation, number) in operations.iter().zip(first_operation..) {
-            operation.run(&mut sample, &mut Draws::new(*key, number))?;
+            let NativeOperation { operation, video } = operation;
+            let draws = || Draws::new(*key, number);
+            match video {
+                None => operation.run(&mut sample, &mut draws())?,
+                Some(field) => video::run_on_each(operation.as_ref(), *field, &mut sample, draws)?,
+            }
         }
         self.close(stage, &mut fields, fetched, carried_on, row, tools)?;
         lists.fields = emptied(fields);
@@ -335,6 +356,10 @@ impl SamplePlan {
         match (output, field, array) {
             (FieldOutput::Image(format), FieldInProgress::Image(image), _) => {
                 image.write(format, self.dense(row, tensor, tools.bucket)?, &mut tools.image)
+            }
+            (FieldOutput::Image(format), FieldInProgress::Video(pictures), _) => {
+                let row = self.dense(row, tensor, tools.bucket)?;
+                video::write(name, pictures, format, row, &mut tools.image)
             }
             (FieldOutput::RaggedBytes, FieldInProgress::File(bytes), _) => {
                 self.ragged(name, row, tensor, bytes.len() as u64)?.copy_from_slice(bytes);

@@ -196,7 +196,11 @@ impl PythonBody {
                         "a Python stage takes no list of image files; put `image-patches` before it".to_owned(),
                     ));
                 }
-                FieldInProgress::Absent | FieldInProgress::InPlace | FieldInProgress::Sound(_) => {
+                FieldInProgress::Absent
+                | FieldInProgress::InPlace
+                | FieldInProgress::Sound(_)
+                | FieldInProgress::Clip(_)
+                | FieldInProgress::Video(_) => {
                     return Err(Defect(format!("a Python stage found {}", field.describe())));
                 }
             }
@@ -363,7 +367,14 @@ fn merge(
             let size = Size { width: side(shape[1]), height: side(shape[0]) };
             let size = other.is_none().then_some(PlannedSize::Fixed(size));
             let location = returns.location.clone();
-            let image = ImageType { channels, is_wide: false, size, normalization: None, location };
+            let image = ImageType {
+                channels,
+                is_wide: false,
+                size,
+                video: None,
+                normalization: None,
+                location,
+            };
             return Ok((FieldType::Image(image), Returned::Image { channels }));
         }
     }

@@ -91,6 +91,7 @@ fn describe(kind: &FieldKind) -> String {
         FieldKind::EncodedImage => "an image file".to_owned(),
         FieldKind::EncodedImages => "a list of image files".to_owned(),
         FieldKind::Sound { .. } => "a sound".to_owned(),
+        FieldKind::Video { .. } => "a video".to_owned(),
         FieldKind::Bytes => "bytes".to_owned(),
         FieldKind::Text => "text".to_owned(),
         FieldKind::Integer | FieldKind::Float => "a number".to_owned(),

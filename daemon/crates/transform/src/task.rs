@@ -70,6 +70,18 @@ pub struct WorkerScratch {
     pub(crate) lists: SampleLists,
 }
 
+impl WorkerScratch {
+    /// Why no process that decodes videos could be started for the last sample, which is not at fault.
+    pub fn take_no_helpers(&mut self) -> Option<String> {
+        self.tools.no_helpers.take()
+    }
+
+    /// Sets how the thread learns that it must end while it waits for a decoder's process.
+    pub fn set_ending(&mut self, is_ending: std::sync::Arc<dyn Fn() -> bool + Send + Sync>) {
+        self.tools.ending = crate::video::Ending::new(is_ending);
+    }
+}
+
 /// Lists that are empty between samples and kept for their memory.
 #[derive(Debug, Default)]
 pub(crate) struct SampleLists {

@@ -53,6 +53,11 @@ impl Arena {
         Ok(Self { memory, windows: Default::default() })
     }
 
+    /// The arena of this process's own parent.
+    pub(crate) fn of_file(memory: File) -> Self {
+        Self { memory, windows: Default::default() }
+    }
+
     /// A descriptor for the worker.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         Ok(self.memory.try_clone()?.into())

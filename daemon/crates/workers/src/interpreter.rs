@@ -1,18 +1,46 @@
-//! The command of a worker: interpreter, module and environment.
+//! The command of a worker: interpreter, module and environment, or this program as a decoder.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde::{Deserialize, Serialize};
 
 /// Number of the descriptor from which a worker reads its specification; the worker removes the variable and closes the
 /// descriptor.
-const SPEC_VARIABLE: &str = "FOREBAY_WORKER";
+pub(crate) const SPEC_VARIABLE: &str = "FOREBAY_WORKER";
 
 /// Number of the descriptor of the trainer's Dataset object; the worker removes the variable.
 pub(crate) const OBJECT_VARIABLE: &str = "FOREBAY_OBJECT";
 
 /// Set if the worker imports in the class that it was started in; the worker removes the variable.
 pub(crate) const NORMAL_IMPORT_VARIABLE: &str = "FOREBAY_NORMAL_IMPORT";
+
+/// The hidden command of this program that runs a foreign decoder.
+const DECODER_COMMAND: &str = "decode-media";
+
+/// What a spawner starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Program {
+    /// The user's Python, by an interpreter.
+    Python(PathBuf),
+    /// This program, as a foreign decoder.
+    Decoder,
+}
+
+impl Program {
+    /// The command that starts it, which inherits `spec`.
+    pub(crate) fn command(&self, spec: BorrowedFd<'_>) -> std::io::Result<Command> {
+        match self {
+            Self::Python(interpreter) => Ok(command(interpreter, spec)),
+            Self::Decoder => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg(DECODER_COMMAND).env(SPEC_VARIABLE, spec.as_raw_fd().to_string());
+                Ok(command)
+            }
+        }
+    }
+}
 
 /// A worker's environment variables besides the daemon's: one native thread, and the same hashes in every process.
 const ENVIRONMENT: [(&str, &str); 9] = [

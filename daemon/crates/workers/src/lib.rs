@@ -7,6 +7,8 @@
 //!                         and their descendants                                       spawner, children, family
 //!   worker                `python -m forebay.worker`; one call at a time                                  (Python)
 //! ```
+//! Foreign decoders run in the same way, as this program started again ([`foreign`], [`helper`]).
+//!
 //! `forebay run-sample` starts one more worker itself, on its own terminal ([`foreground`]).
 //!
 //! A worker shares two things with the daemon: a socket, and an *arena*, memory that only these two map or read. It
@@ -65,6 +67,8 @@ mod cpu_times;
 mod family;
 mod figures;
 mod foreground;
+mod foreign;
+mod helper;
 mod interpreter;
 mod places;
 mod pool;
@@ -79,6 +83,8 @@ pub use bundle::BundleSize;
 pub use call::{CallBuffer, Number, RowSeed};
 pub use figures::{CallFigures, FunctionTime, HotSpot};
 pub use foreground::is_foreground_interrupted;
+pub use foreign::{ForeignOutcome, ForeignPool, ForeignReply, ForeignRequest, ForeignSpec};
+pub use helper::{Foreign, HelperError, HelperOutput, serve_helper};
 pub use pool::{LOG_OF_STARTS, Lost, Outcome, Pool, Probed, Source};
 pub use reply::{Declared, DeclaredKind, Raised, ReplyKind, ReplyValue, RowTime};
 pub use spawner::{end_workers, on_lost_spawner, serve_spawner};

@@ -11,6 +11,7 @@ use crate::arena::{Arena, SIDES, side_start};
 use crate::call::{CallBuffer, FLAG_PROBE, FLAG_TIMED};
 use crate::figures::{CallFigures, FunctionTime, HotSpot, Recorded};
 use crate::foreground;
+use crate::interpreter::Program;
 use crate::places::{Places, Side, Turn};
 use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
@@ -30,7 +31,7 @@ const MAX_LATE: u32 = 2;
 const MAX_STARTS: u32 = 3;
 
 /// Number of losses after which the call is to blame.
-const fn max_losses(how: Loss) -> u32 {
+pub(crate) const fn max_losses(how: Loss) -> u32 {
     match how {
         Loss::Late => MAX_LATE,
         Loss::Killed => MAX_KILLS,
@@ -60,11 +61,13 @@ pub enum Outcome<'p> {
 }
 
 /// Why a bundle was not processed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// No worker can be started.
+    #[error("{0}")]
     NoWorkers(String),
     /// The caller ends.
+    #[error("the daemon ends")]
     Ending,
 }
 
@@ -102,8 +105,8 @@ impl Pool {
     pub fn start(spec: PoolSpec) -> std::io::Result<Self> {
         let memory = spec.to_memory(None)?;
         let object = spec.object.as_deref();
-        let (interpreter, is_silent) = (spec.interpreter.clone(), spec.is_silent);
-        let spawner = Spawner::start(interpreter, &memory, object, is_silent, spec.withheld)?;
+        let program = Program::Python(spec.interpreter.clone());
+        let spawner = Spawner::start(program, &memory, object, spec.is_silent, spec.withheld)?;
         let count = spec.workers.max(1) + u32::from(spec.has_foreground);
         let places = Places::new(count, if spec.is_batch { 1 } else { SIDES });
         let pool = Self {

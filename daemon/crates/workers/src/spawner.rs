@@ -1,8 +1,8 @@
 //! The process that starts workers: not confined, single-threaded, and unable to start anything else.
 //!
 //! A confined daemon cannot start programs, so this process is started before the daemon gives up that right. Its first
-//! request, once, sets what it may start: an interpreter, and the workers' specification, in sealed memory that each
-//! inherits and closes. From then on the daemon can only request another such worker, and the end of one.
+//! request, once, sets what it may start: an interpreter or this program as a decoder, and the workers' specification, in
+//! sealed memory that each inherits and closes. From then on the daemon can only request another such worker, and the end of one.
 //!
 //! It inherits the daemon's environment and standard error. A worker inherits three descriptors from it: its socket
 //! (0), its arena (1) and standard error (2). If its stage calls a Dataset object of the trainer's, it also inherits
@@ -11,7 +11,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
@@ -23,7 +22,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
 use crate::children::{Started, Workers, wait_until};
-use crate::interpreter::{NORMAL_IMPORT_VARIABLE, OBJECT_VARIABLE, command};
+use crate::interpreter::{NORMAL_IMPORT_VARIABLE, OBJECT_VARIABLE, Program};
 use crate::process::Process;
 use crate::worker::Link;
 
@@ -44,7 +43,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(50);
 enum Request {
     /// The first request, sent once: sets what may be started. The workers' specification is in the attached memory; a
     /// Dataset object is in a second one.
-    Setup { interpreter: PathBuf },
+    Setup { program: Program },
     /// Starts a worker with the attached socket and arena; whether it imports in the spawner's class.
     Start { imports_in_normal_class: bool },
     /// Kills a worker and its descendants.
@@ -149,7 +148,7 @@ pub(crate) struct Spawner {
 impl Spawner {
     /// Starts the process. Called before the daemon is confined.
     pub(crate) fn start(
-        interpreter: PathBuf,
+        program: Program,
         spec: &OwnedFd,
         object: Option<&OwnedFd>,
         is_silent: bool,
@@ -157,7 +156,7 @@ impl Spawner {
     ) -> io::Result<Arc<Self>> {
         let (own, theirs) = Connection::pair().map_err(io::Error::other)?;
         let files: Vec<_> = [Some(spec), object].into_iter().flatten().map(AsFd::as_fd).collect();
-        own.send(&Request::Setup { interpreter }, &files).map_err(io::Error::other)?;
+        own.send(&Request::Setup { program }, &files).map_err(io::Error::other)?;
         let mut command = Command::new(std::env::current_exe()?);
         for name in withheld {
             command.env_remove(name);
@@ -375,7 +374,7 @@ pub fn serve_spawner() -> io::Result<ExitCode> {
         };
         let mut files = Vec::new();
         let answer = match (request, &setup) {
-            (Request::Setup { interpreter }, None) => {
+            (Request::Setup { program }, None) => {
                 let mut files = descriptors.into_iter();
                 let (Some(spec), object, None) = (files.next(), files.next(), files.next()) else {
                     return Ok(ExitCode::FAILURE);
@@ -384,13 +383,13 @@ pub fn serve_spawner() -> io::Result<ExitCode> {
                     // This process starts only workers of one stage, which inherit it.
                     fcntl_setfd(file, FdFlags::empty())?;
                 }
-                setup = Some((interpreter, spec, object));
+                setup = Some((program, spec, object));
                 continue;
             }
             // A daemon that requests another program was taken over.
             (Request::Setup { .. }, Some(_)) => return Ok(ExitCode::FAILURE),
-            (Request::Start { imports_in_normal_class }, Some((interpreter, spec, object))) => {
-                let mut command = command(interpreter, spec.as_fd());
+            (Request::Start { imports_in_normal_class }, Some((program, spec, object))) => {
+                let mut command = program.command(spec.as_fd())?;
                 if let Some(object) = object {
                     command.env(OBJECT_VARIABLE, object.as_raw_fd().to_string());
                 }

@@ -20,6 +20,27 @@ pub enum WorkerClass {
     Normal(u8),
 }
 
+impl WorkerClass {
+    /// Its name in specifications, and the nice level.
+    pub(crate) const fn name_and_nice(self) -> (&'static str, u8) {
+        match self {
+            Self::Idle => ("idle", 0),
+            Self::Batch(nice) => ("batch", nice),
+            Self::Normal(nice) => ("normal", nice),
+        }
+    }
+}
+
+/// A text in memory that no process can change.
+pub(crate) fn sealed_memory(text: &str) -> io::Result<OwnedFd> {
+    let memory = memfd_create("forebay-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = File::from(memory);
+    file.write_all(text.as_bytes())?;
+    let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    fcntl_add_seals(&file, all)?;
+    Ok(file.into())
+}
+
 /// When workers are started, and in which class they import. A replacement is always started when it is needed, in the
 /// class of [`PoolSpec::class`]: a trainer may be running then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,25 +115,13 @@ impl PoolSpec {
     /// an environment variable. Workers inherit the descriptor. `descriptors`: the socket and the arena of a worker in
     /// the foreground, whose standard input and output are the terminal's.
     pub(crate) fn to_memory(&self, descriptors: Option<[i32; 2]>) -> io::Result<OwnedFd> {
-        let memory =
-            memfd_create("forebay-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        let mut file = File::from(memory);
-        file.write_all(self.to_json(descriptors).as_bytes())?;
-        fcntl_add_seals(
-            &file,
-            SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-        )?;
-        Ok(file.into())
+        sealed_memory(&self.to_json(descriptors))
     }
 
     fn to_json(&self, descriptors: Option<[i32; 2]>) -> String {
         let arguments: serde_json::Value =
             serde_json::from_str(&self.arguments).unwrap_or(serde_json::Value::Null);
-        let (policy, nice) = match self.class {
-            WorkerClass::Idle => ("idle", 0),
-            WorkerClass::Batch(nice) => ("batch", nice),
-            WorkerClass::Normal(nice) => ("normal", nice),
-        };
+        let (policy, nice) = self.class.name_and_nice();
         serde_json::json!({
             "stage": self.stage,
             "place": self.place(),

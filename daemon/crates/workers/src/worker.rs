@@ -374,13 +374,27 @@ impl Prepared {
         side: usize,
         (buffer, header): (&CallBuffer, &[u8]),
     ) -> io::Result<Self> {
-        let inputs = buffer.inputs();
+        Self::write_parts(link, side, buffer.inputs(), header)
+    }
+
+    /// Writes inputs and header that are bytes already.
+    pub(crate) fn write_parts(
+        link: &Arc<Link>,
+        side: usize,
+        inputs: &[u8],
+        header: &[u8],
+    ) -> io::Result<Self> {
         let header_at = (INPUTS_AT + inputs.len() as u64).next_multiple_of(8);
         let header_bytes = header.len() as u64;
         let reply_at = (header_at + header_bytes).next_multiple_of(REPLY_ALIGNMENT);
         link.arena.write(inputs, side_start(side) + INPUTS_AT)?;
         link.arena.write(header, side_start(side) + header_at)?;
         Ok(Self { link: Arc::clone(link), side, header_at, header_bytes, reply_at })
+    }
+
+    /// Where the reply is, from the side's start.
+    pub(crate) fn reply_at(&self) -> u64 {
+        self.reply_at
     }
 
     /// Whether it is in the arena and the side of the given link.

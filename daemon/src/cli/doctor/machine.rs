@@ -24,9 +24,26 @@ const SLOW_CLOCK: Duration = Duration::from_nanos(200);
 
 /// All findings about the machine.
 pub(super) fn findings() -> Vec<Finding> {
-    let looked =
-        [kernel(), cores(), load(), shared_memory(), memory_lock(), open_files(), clock(), gpu()];
+    let looked = [
+        kernel(),
+        cores(),
+        load(),
+        shared_memory(),
+        memory_lock(),
+        open_files(),
+        clock(),
+        gpu(),
+        video_decoders(),
+    ];
     looked.into_iter().chain(hidden_processes()).chain(other_loaders()).collect()
+}
+
+/// The videos that this host decodes.
+fn video_decoders() -> Finding {
+    match forebay_transform::host_decoders() {
+        Ok(decoders) => Finding::good("videos", format!("decoded by {decoders}, mjpeg by Forebay")),
+        Err(missing) => Finding::good("videos", format!("mjpeg alone is decoded: {missing}")),
+    }
 }
 
 /// Whether a confined daemon can see other processes.

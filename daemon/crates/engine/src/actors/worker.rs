@@ -56,7 +56,10 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, group: usize, number: usize) -> Self {
         let meter = Meter::start(shared.clock.now());
-        Self { shared, group, number, scratch: WorkerScratch::default(), meter }
+        let mut scratch = WorkerScratch::default();
+        let of_pool = Arc::clone(&shared);
+        scratch.set_ending(Arc::new(move || of_pool.is_ending()));
+        Self { shared, group, number, scratch, meter }
     }
 
     /// Runs until the pool ends.
@@ -303,7 +306,12 @@ impl Worker {
         }));
         match run {
             Ok(Ok(())) => {}
-            Ok(Err(defect)) => return Err(RowFailure::Defect(defect.0)),
+            Ok(Err(defect)) => {
+                return Err(match scratch.take_no_helpers() {
+                    Some(reason) => RowFailure::NoWorkers(reason),
+                    None => RowFailure::Defect(defect.0),
+                });
+            }
             Err(_) => {
                 *scratch = WorkerScratch::default();
                 return Err(RowFailure::Panic);

@@ -11,7 +11,7 @@ use forebay_config::CpuPolicy;
 use forebay_observe::format_bytes;
 use forebay_order::Selection;
 use forebay_storage::KEPT_PAGE_BYTES as KEPT_OF_PAGES;
-use forebay_transform::KEPT_BYTES;
+use forebay_transform::{HelperPlan, KEPT_BYTES};
 use machine::{Grant, Machine};
 
 /// Bytes that a read may hold until its sample is processed, per concurrent read.
@@ -47,6 +47,9 @@ pub struct MemoryPlan {
     pub carried_bytes: u64,
     /// Maximal private memory of the workers of Python stages, in addition to `ring.memory`: observed, not enforced.
     pub workers_bytes: u64,
+    /// Maximal private memory of the processes that decode videos, in addition to `ring.memory`: enforced in each of
+    /// them, for the largest picture that the limits allow.
+    pub decoders_bytes: u64,
     /// Memory for samples that need more than a thread's own: half of what remains of `ring.memory` after the rings of
     /// all sessions that may attach and the shared parts. The other half is for more threads.
     pub work_bytes: u64,
@@ -168,6 +171,7 @@ impl MemoryPlan {
             }) + batch_workers()
                 .map(|(workers, worker_bytes, _)| worker_bytes.saturating_mul(workers.into()))
                 .fold(0, u64::saturating_add),
+            decoders_bytes: stream.plan.helpers().map_or(0, HelperPlan::total_bytes),
             work_bytes: 0,
             jpeg_index_bytes: 0,
             window_bytes: stream.config.share.window.unwrap_or(0),
@@ -259,6 +263,7 @@ impl MemoryPlan {
             scratch_bytes: greatest(|plan| plan.scratch_bytes),
             carried_bytes: greatest(|plan| plan.carried_bytes),
             workers_bytes: sum(|plan| plan.workers_bytes),
+            decoders_bytes: sum(|plan| plan.decoders_bytes),
             work_bytes: greatest(|plan| plan.work_bytes),
             jpeg_index_bytes: sum(|plan| plan.jpeg_index_bytes),
             window_bytes: sum(|plan| plan.window_bytes),

@@ -45,6 +45,9 @@ impl Stream {
             identity = identity
                 .with("batch.budget", format_args!("{budget} in multiples of {multiple_of}"));
         }
+        if let Some(helpers) = self.plan.helpers() {
+            identity = identity.with("decoders", &helpers.decoders);
+        }
         let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
         identity
             .with("order.epochs", epochs)

@@ -323,6 +323,12 @@ impl Stream {
         self.dataset.sample_count()
     }
 
+    /// The processes that decode videos, if there are videos.
+    #[must_use]
+    pub fn helpers(&self) -> Option<&forebay_transform::HelperPlan> {
+        self.plan.helpers()
+    }
+
     /// Number of samples that are used.
     #[must_use]
     pub fn kept_count(&self) -> u64 {

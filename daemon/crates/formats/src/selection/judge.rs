@@ -158,6 +158,7 @@ fn type_of(kind: &FieldKind) -> Result<Type, String> {
             Err("its values are pictures".to_owned())
         }
         FieldKind::Sound { .. } => Err("its values are sounds".to_owned()),
+        FieldKind::Video { .. } => Err("its values are videos".to_owned()),
         FieldKind::Bytes => {
             Err("its values are bytes; in dataset.fields `as = \"text\"` makes them text"
                 .to_owned())

@@ -17,6 +17,7 @@ use forebay_media::buffers::prepare;
 use forebay_media::decode::{Decoders, ImageHeader};
 use forebay_media::reduction::{Reduction, Wanted};
 use forebay_media::size::{Rectangle, Size, is_wide};
+use forebay_media::video::VideoFrame;
 
 /// The format in which images are carried from stage to stage: unchanged pixels.
 pub(crate) const PLAIN: ImageFormat =
@@ -78,6 +79,8 @@ const fn image_bytes(size: Size, channels: u8) -> usize {
 enum Source<'a> {
     /// In the file, not decoded.
     File { bytes: &'a [u8], header: ImageHeader, scaled: ScaledDecoding },
+    /// A decoded picture of a video, whose colours are converted when they are needed.
+    Frame(VideoFrame),
     /// In memory: height × width × channels. Copies of the image share them.
     Pixels(Arc<Vec<u8>>),
     /// The part of the image that its views need together, which they share.
@@ -88,7 +91,7 @@ impl Source<'_> {
     /// The pixels, once they exist.
     fn pixels(self) -> Option<Arc<Vec<u8>>> {
         match self {
-            Self::File { .. } => None,
+            Self::File { .. } | Self::Frame(_) => None,
             Self::Pixels(pixels) | Self::Part { pixels, .. } => Some(pixels),
         }
     }
@@ -141,6 +144,13 @@ impl<'a> PendingImage<'a> {
         }
     }
 
+    /// A picture of a video.
+    pub(crate) const fn from_frame(frame: VideoFrame) -> Self {
+        let decoded = frame.size();
+        let geometry = Geometry::identity(decoded);
+        Self { source: Source::Frame(frame), decoded, channels: 3, geometry }
+    }
+
     /// An image whose pixels are in memory: height × width × channels.
     pub(crate) fn from_pixels(pixels: Vec<u8>, size: Size, channels: u8) -> Self {
         let source = Source::Pixels(Arc::new(pixels));
@@ -170,6 +180,7 @@ impl<'a> PendingImage<'a> {
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.source {
             Source::File { .. } => 0,
+            Source::Frame(frame) => frame.held_bytes(),
             Source::Pixels(pixels) | Source::Part { pixels, .. } => pixels.len(),
         }
     }
@@ -326,6 +337,13 @@ impl<'a> PendingImage<'a> {
             }
             Source::Part { pixels, area, reduction } => {
                 (pixels.as_slice(), (*area).into(), *reduction)
+            }
+            Source::Frame(frame) => {
+                let needed = geometry.needed_after(Reduction::NONE);
+                let needed = if needed.is_empty() { ONE_PIXEL } else { needed };
+                let bytes = image_bytes(needed.size(), self.channels);
+                frame.write(needed, prepare(buffer, bytes));
+                (buffer.as_slice(), needed.into(), Reduction::NONE)
             }
             Source::File { bytes, header, scaled } => {
                 let reduction = match scaled {

@@ -71,7 +71,14 @@ pub(crate) fn compile(
     };
     let location = section.location().clone();
     let normalization = None;
-    *kind = FieldType::Image(ImageType { channels, is_wide, size: None, normalization, location });
+    *kind = FieldType::Image(ImageType {
+        channels,
+        is_wide,
+        size: None,
+        video: None,
+        normalization,
+        location,
+    });
     let most_pixels = fields.limits.pixels;
     let pixel_bytes = if is_wide { 2 * channels } else { channels };
     Ok(Box::new(DecodeImage { field, pixel_bytes, orientation, most_pixels, scaled, content }))

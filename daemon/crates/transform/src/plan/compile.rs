@@ -1,7 +1,9 @@
 //! Compiles a stream's operations: stage by stage, each against the fields that the earlier stages leave.
 
 use super::truncation::Truncation;
-use super::{ExpectedArray, PlannedField, SamplePlan, Stage, StageBody, row_bytes};
+use super::{
+    ExpectedArray, NativeOperation, PlannedField, SamplePlan, Stage, StageBody, row_bytes,
+};
 use crate::batch::BatchEntry;
 use crate::bucket::{Buckets, bucket_sizes};
 use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};
@@ -12,6 +14,7 @@ use crate::registry;
 use crate::row::Row;
 use crate::row_tensors::{ListKind, RowTensors};
 use crate::task::{SampleTask, WorkerScratch};
+use crate::video::{self, PlannedDecoders};
 use forebay_config::{Config, StageConfig};
 use forebay_dataset::{Dataset, FieldKind};
 use forebay_keys::ConfigError;
@@ -102,6 +105,8 @@ impl SamplePlan {
             compile: registry::compile,
             in_view: None,
             wide: wide_outputs(config),
+            decoders: PlannedDecoders::new(config, start.workers),
+            found: Vec::new(),
         };
         for (place, field) in dataset.fields().iter().enumerate() {
             // An audio file is decoded to an array before any operation.
@@ -125,6 +130,11 @@ impl SamplePlan {
             let (body, operation_names) = if stage.python.is_some() {
                 let reason =
                     |reason: String| ConfigError::new(&config.location(&["stage"]), reason);
+                if let Some(name) = video::any_of(&fields) {
+                    return Err(reason(format!(
+                        "a Python stage takes no videos such as `{name}`; use a function on batches, under `batch.operations`"
+                    )));
+                }
                 if fields.has_wide() {
                     return Err(reason(wide_refusal("python")));
                 }
@@ -164,8 +174,14 @@ impl SamplePlan {
                 let mut operation_names = Vec::with_capacity(stage.operations.len());
                 for (index, entry) in stage.operations.iter().enumerate() {
                     let path = format!("stage.{}.operations[{index}]", stage.name);
+                    fields.found.clear();
+                    let location = entry.location.clone();
+                    let is_video: Vec<bool> =
+                        (0..fields.fields.len()).map(|field| fields.is_video(field)).collect();
                     let (name, operation) = registry::compile(path, entry.clone(), &mut fields)?;
-                    operations.push(operation);
+                    let video = video::worked_on(name, &fields.found, &is_video)
+                        .map_err(|reason| ConfigError::new(&location, reason))?;
+                    operations.push(NativeOperation { operation, video });
                     operation_names.push(name);
                 }
                 (StageBody::Native(operations), operation_names)
@@ -197,6 +213,7 @@ impl SamplePlan {
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,
+            helpers: fields.decoders.started(),
         };
         if let Some(truncation) = truncation {
             truncation.check(config, &plan.fields)?;
@@ -239,6 +256,7 @@ impl SamplePlan {
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,
+            helpers: None,
         }
     }
 

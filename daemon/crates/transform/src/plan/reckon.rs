@@ -18,7 +18,10 @@ impl SamplePlan {
         let is_decoded = |field: &Field| {
             matches!(
                 field.kind,
-                FieldKind::EncodedImage | FieldKind::EncodedImages | FieldKind::Sound { .. }
+                FieldKind::EncodedImage
+                    | FieldKind::EncodedImages
+                    | FieldKind::Sound { .. }
+                    | FieldKind::Video { .. }
             )
         };
         // A file of images is only split into its fields.
@@ -51,6 +54,7 @@ impl SamplePlan {
                     reckoning.give(field, held);
                 }
                 FieldValue::EncodedImages(files) => reckoning.set_files(field, files),
+                FieldValue::Video(clip) => reckoning.set_clip(field, &clip),
                 _ => {}
             }
         }
@@ -58,7 +62,7 @@ impl SamplePlan {
         for (number, stage) in self.stages.iter().enumerate() {
             let called_bytes = match &stage.body {
                 StageBody::Native(operations) => {
-                    operations.iter().for_each(|operation| operation.reckon(&mut reckoning));
+                    operations.iter().for_each(|native| native.operation.reckon(&mut reckoning));
                     0
                 }
                 StageBody::Python(body) => {

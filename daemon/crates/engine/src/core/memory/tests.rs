@@ -22,6 +22,7 @@ fn plan(ring_bytes: u64, beside_bytes: u64) -> MemoryPlan {
         scratch_bytes: beside_bytes,
         carried_bytes: 0,
         workers_bytes: 0,
+        decoders_bytes: 0,
         work_bytes: 0,
         jpeg_index_bytes: 0,
         window_bytes: 0,

@@ -118,6 +118,7 @@ pub(super) fn length_of(value: &FieldValue<'_>) -> Result<u64, String> {
         FieldValue::EncodedImage(_)
         | FieldValue::EncodedImages(_)
         | FieldValue::Sound(_)
+        | FieldValue::Video(_)
         | FieldValue::Float(_)
         | FieldValue::InPlace => Err("its value has no length".to_owned()),
     }

@@ -1,0 +1,171 @@
+//! Planes of videos written by FFmpeg, compared with those that the `ffmpeg` command decodes from the same files.
+//!
+//! Needs the `ffmpeg` command and a libavcodec; without them the tests say so and end. `FOREBAY_LIBAVCODEC` names the
+//! folder of another version.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_decoders::{Defect, Frames, Library, Output, decode};
+use forebay_video::clip::{Clip, Packet};
+use forebay_video::table::{Media, Stream};
+
+const MAX_PIXELS: u64 = 1 << 22;
+
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Output for Bytes {
+    fn append(&mut self, row: &[u8]) -> Result<(), String> {
+        self.0.extend_from_slice(row);
+        Ok(())
+    }
+}
+
+/// The videos: name, arguments of the encoder, the name of the raw format.
+const VIDEOS: [(&str, &str, &str); 11] = [
+    ("h264-b-frames", "-c:v libx264 -preset fast -bf 3 -g 12", "yuv420p"),
+    ("h264-open", "-c:v libx264 -preset fast -bf 3 -g 12 -x264-params open-gop=1", "yuv420p"),
+    ("h264-no-order", "-c:v libx264 -bf 3 -g 30 -bsf:v filter_units=remove_types=6", "yuv420p"),
+    ("h264-422-10", "-c:v libx264 -bf 2", "yuv422p10le"),
+    ("h264-444-odd", "-vf scale=97:75 -c:v libx264 -bf 2", "yuv444p"),
+    ("h264-full", "-c:v libx264 -color_range pc", "yuvj420p"),
+    ("hevc", "-c:v libx265 -x265-params log-level=none:bframes=3", "yuv420p"),
+    ("hevc-10", "-c:v libx265 -x265-params log-level=none", "yuv420p10le"),
+    ("vp9-odd", "-vf scale=97:75 -c:v libvpx-vp9 -deadline realtime -cpu-used 8", "yuv420p"),
+    (
+        "vp9-alt",
+        "-c:v libvpx-vp9 -deadline good -cpu-used 5 -auto-alt-ref 1 -lag-in-frames 16",
+        "yuv420p",
+    ),
+    ("av1", "-c:v libsvtav1 -preset 12 -g 2", "yuv420p"),
+];
+
+/// Prints past the test runner, which hides the output of tests that pass.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// The library, if this host has it and the `ffmpeg` command.
+fn library() -> Option<Library> {
+    if Command::new("ffmpeg").arg("-version").output().is_err() {
+        say("skipped: no `ffmpeg`");
+        return None;
+    }
+    Library::open().map_err(|missing| say(&format!("skipped: {missing}"))).ok()
+}
+
+fn encode(folder: &Path, (name, arguments, format): (&str, &str, &str)) -> Option<PathBuf> {
+    let file = folder.join(format!("{name}.mp4"));
+    let source = "testsrc2=size=128x96:rate=30:duration=1";
+    let status = Command::new("ffmpeg")
+        .args(["-v", "error", "-nostdin", "-f", "lavfi", "-i", source])
+        .args(arguments.split_whitespace())
+        .args(["-pix_fmt", format])
+        .arg(&file)
+        .output()
+        .unwrap();
+    if !status.status.success() {
+        say(&format!("not made: {name}: {}", String::from_utf8_lossy(&status.stderr).trim()));
+        return None;
+    }
+    Some(file)
+}
+
+/// All pictures, in the order in which they are shown, as `ffmpeg` decodes them.
+fn planes_of_ffmpeg(file: &Path, format: &str) -> Vec<u8> {
+    let output = Command::new("ffmpeg")
+        .args(["-v", "error", "-nostdin", "-noautorotate", "-i"])
+        .arg(file)
+        .args(["-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", format, "-"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// A clip of all of a stream's packets and pictures.
+fn clip_of<'a>(stream: &Stream, data: &'a [u8]) -> Clip<'a> {
+    let Media::Video { width, height, color, rotation } = stream.media else { panic!("no video") };
+    let packet = |(number, packet): (usize, &forebay_video::table::Packet)| Packet {
+        pts: packet.pts,
+        dts: packet.dts,
+        duration: packet.duration,
+        start: u32::try_from(packet.offset).unwrap(),
+        length: packet.size,
+        key: packet.key,
+        discard: packet.discard,
+        restarts: number == 0,
+    };
+    let packets: Vec<Packet> = stream.packets.iter().enumerate().map(packet).collect();
+    let mut wanted: Vec<i64> =
+        packets.iter().filter(|packet| !packet.discard).map(|packet| packet.pts).collect();
+    wanted.sort_unstable();
+    Clip {
+        codec: stream.codec,
+        configuration: stream.configuration.clone().into(),
+        width,
+        height,
+        color,
+        rotation,
+        time_base: stream.time_base,
+        packets,
+        wanted,
+        data: data.into(),
+    }
+}
+
+fn decoded(library: &Library, clip: &Clip<'_>) -> Result<(Frames, Vec<u8>), Defect> {
+    let mut bytes = Bytes::default();
+    let frames = decode(library, clip, MAX_PIXELS, &mut bytes)?;
+    Ok((frames, bytes.0))
+}
+
+/// The planes of all wanted times, in their order.
+fn in_order(frames: &Frames, bytes: &[u8], wanted: &[i64]) -> Vec<u8> {
+    let places = frames.places(wanted).unwrap();
+    let planes = places.into_iter().flat_map(|place| {
+        let frame = &frames.frames[place];
+        let at = usize::try_from(frame.at).unwrap();
+        &bytes[at..at + frame.bytes()]
+    });
+    planes.copied().collect()
+}
+
+#[test]
+fn planes_are_those_of_ffmpeg() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut compared = 0;
+    for video in VIDEOS {
+        let Some(file) = encode(folder.path(), video) else { continue };
+        let data = std::fs::read(&file).unwrap();
+        let table = forebay_video::read(data.as_slice()).unwrap();
+        let clip = clip_of(table.video().unwrap(), &data);
+        if library.decoder_name(clip.codec).is_none() {
+            say(&format!(
+                "skipped: libavcodec {} has no decoder for {}",
+                library.version(),
+                video.0
+            ));
+            continue;
+        }
+        let (frames, bytes) =
+            decoded(&library, &clip).unwrap_or_else(|why| panic!("{}: {why}", video.0));
+        let expected = planes_of_ffmpeg(&file, video.2);
+        assert_eq!(expected.len(), bytes.len(), "{}", video.0);
+        assert!(in_order(&frames, &bytes, &clip.wanted) == expected, "{}", video.0);
+        // Single pictures, backwards, each decoded from the beginning.
+        for number in (0..clip.wanted.len()).rev().step_by(7) {
+            let one = Clip { wanted: vec![clip.wanted[number]; 2], ..clip.clone() };
+            let (frames, bytes) = decoded(&library, &one).unwrap();
+            let size = expected.len() / clip.wanted.len();
+            assert_eq!(frames.frames.len(), 1);
+            assert!(bytes == expected[number * size..][..size], "{} {number}", video.0);
+        }
+        compared += 1;
+    }
+    say(&format!("libavcodec {}: {compared} videos equal `ffmpeg`'s planes", library.version()));
+    assert!(compared > 0);
+}

@@ -1,0 +1,102 @@
+//! The helper process's side: the decoders that it opens, and how it answers.
+
+use std::io;
+use std::process::ExitCode;
+
+use forebay_decoders::{Library, Missing, Output, decode};
+use forebay_video::clip::Clip;
+use forebay_video::codec::Codec;
+use forebay_workers::{Foreign, HelperError, HelperOutput, WorkerClass, serve_helper};
+
+use super::decoding::KIND_PICTURES;
+
+/// The decoders of this process.
+struct Decoders(Result<Library, Missing>);
+
+/// Serves a daemon's requests as a helper process; `lower` takes a scheduling class.
+///
+/// # Errors
+/// It was not started by a daemon.
+pub fn serve_decoders(lower: impl FnOnce(WorkerClass)) -> io::Result<ExitCode> {
+    serve_helper(lower, || Decoders(Library::open()))
+}
+
+/// The decoders of this host, in words.
+///
+/// # Errors
+/// It has none: says which package to install.
+pub fn host_decoders() -> Result<String, String> {
+    decoders_of(&Decoders(Library::open()).introduction())
+}
+
+/// What a helper says of its decoders, in words.
+///
+/// # Errors
+/// It has none: says which package to install.
+pub(super) fn decoders_of(introduction: &str) -> Result<String, String> {
+    let value: serde_json::Value = serde_json::from_str(introduction)
+        .map_err(|error| format!("a decoder's process introduces itself with {error}"))?;
+    match value.get("missing").and_then(serde_json::Value::as_str) {
+        Some(missing) => Err(missing.to_owned()),
+        None => {
+            let decoders = value.get("decoders").and_then(serde_json::Value::as_object);
+            let decoders = decoders.into_iter().flatten().map(|(codec, decoder)| {
+                let decoder = decoder.as_str().unwrap_or_default();
+                if decoder == codec { codec.clone() } else { format!("{codec} by {decoder}") }
+            });
+            let version = value.get("libavcodec").and_then(serde_json::Value::as_str);
+            let (version, decoders) = (version.unwrap_or_default(), decoders.collect::<Vec<_>>());
+            Ok(format!("libavcodec {version} ({})", decoders.join(", ")))
+        }
+    }
+}
+
+impl Foreign for Decoders {
+    fn introduction(&self) -> String {
+        let value = match &self.0 {
+            Err(missing) => serde_json::json!({ "missing": missing.to_string() }),
+            Ok(library) => {
+                let decoders = Codec::ALL.iter().filter_map(|codec| {
+                    Some((codec.name().to_owned(), library.decoder_name(*codec)?.into()))
+                });
+                let decoders: serde_json::Map<_, serde_json::Value> = decoders.collect();
+                serde_json::json!({ "libavcodec": library.version(), "decoders": decoders })
+            }
+        };
+        value.to_string()
+    }
+
+    fn decode(
+        &mut self,
+        kind: u32,
+        head: &[u8],
+        data: &[u8],
+        output: &mut HelperOutput<'_>,
+    ) -> Result<Vec<u8>, HelperError> {
+        let refused = |reason: String| HelperError::Refused(reason);
+        if kind != KIND_PICTURES {
+            return Err(refused(format!("a request of the kind {kind} is not known")));
+        }
+        let library = self.0.as_ref().map_err(|missing| refused(missing.to_string()))?;
+        let Some((most_pixels, head)) = head.split_first_chunk() else {
+            return Err(refused("a request is too short".to_owned()));
+        };
+        let clip = Clip::of_parts(head, data).map_err(|error| refused(error.to_string()))?;
+        let most_pixels = u64::from_le_bytes(*most_pixels);
+        let frames = decode(library, &clip, most_pixels, &mut ToArena(output)).map_err(
+            |defect| match defect.is_memory() {
+                true => HelperError::NoMemory(defect.to_string()),
+                false => HelperError::Refused(defect.to_string()),
+            },
+        )?;
+        Ok(frames.to_bytes())
+    }
+}
+
+struct ToArena<'o, 'a>(&'o mut HelperOutput<'a>);
+
+impl Output for ToArena<'_, '_> {
+    fn append(&mut self, row: &[u8]) -> Result<(), String> {
+        self.0.append(row)
+    }
+}
