@@ -279,6 +279,13 @@ impl Dataset for InRuns {
         }
     }
 
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        match self.run_of(id) {
+            Some(place) => locations.push(place.run),
+            None => self.inner.locate_drawn(id, draw, locations),
+        }
+    }
+
     fn own_range(&self, id: SampleId) -> ByteRange {
         self.inner.own_range(id)
     }
@@ -325,6 +332,20 @@ impl Dataset for InRuns {
             ))
         })?;
         self.inner.read(id, own.into(), values)
+    }
+
+    /// A sample of a run is the same for every draw.
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        match self.run_of(id) {
+            Some(_) => self.read(id, bytes, values),
+            None => self.inner.read_drawn(id, draw, bytes, values),
+        }
     }
 
     /// The samples are parts of objects: nothing is known of one before it is read.

@@ -59,6 +59,20 @@ impl Dataset for Selected {
         self.inner.locate(id, locations);
     }
 
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        self.inner.locate_drawn(id, draw, locations);
+    }
+
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        self.inner.read_drawn(id, draw, bytes, values)
+    }
+
     fn own_range(&self, id: SampleId) -> ByteRange {
         self.inner.own_range(id)
     }

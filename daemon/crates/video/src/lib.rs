@@ -1,7 +1,7 @@
 //! Tables of the packets of video files, and the clips that are decoded from them.
 //!
 //! A [`Table`] says where the packets of a file are and when their frames are shown; `mp4` reads it from the headers of a
-//! file. A [`Clip`](clip::Clip) is what a decoder receives: the packets that some frames need, and the times of these
+//! file. `choose` says which frames a sample has, and a [`Cut`] what of the file they need. A [`Clip`](clip::Clip) is what a decoder receives: the packets that some frames need, and the times of these
 //! frames. `codec` names what a stream is coded with and how its pictures are to be shown. The crate decodes nothing, and
 //! it knows nothing of Forebay's configuration.
 //!
@@ -9,14 +9,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod choose;
 pub mod clip;
 pub mod codec;
+mod cut;
 mod error;
 pub mod mp4;
 mod read_at;
 pub mod table;
 mod varint;
 
+pub use cut::Cut;
 pub use error::{Refused, Result};
 pub use read_at::{Failure, ReadAt};
 pub use table::Table;
