@@ -15,7 +15,7 @@ pub use forebay_formats::fuzzing::{
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
-    bmp, exif, gif, jpeg, jpeg_markers, mask, png, sound, tiff, webp,
+    bmp, exif, gif, jpeg, jpeg_markers, mask, pictures, png, sound, tiff, webp,
 };
 pub use forebay_select::fuzzing::condition;
 #[cfg(feature = "text")]
@@ -47,6 +47,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("npy", npy),
     ("npz", npz),
     ("parquet_table", parquet_table),
+    ("pictures", pictures),
     ("png", png),
     ("records", records),
     ("sound", sound),

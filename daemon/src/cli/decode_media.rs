@@ -29,6 +29,7 @@ pub(super) fn decode_media() -> anyhow::Result<ExitCode> {
             limit_cores: None,
             cores: Vec::new(),
             refused_cores: Vec::new(),
+            ring_cores: Vec::new(),
         });
     };
     forebay_transform::serve_decoders(lower).context("decoding for a daemon")

@@ -1,6 +1,7 @@
 //! Entry points for fuzzing the image decoders. See `forebay::fuzzing`.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use super::array::ArrayBuffer;
 use super::decode::{self, Content, Decoders, png::crc32};
@@ -8,7 +9,10 @@ use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
 use super::sound::{self, SoundTools};
+use super::video::VideoFrame;
 use forebay_dataset::{Sound, SoundForm};
+use forebay_decoders::Frames;
+use forebay_video::codec::{Color, Rotation};
 
 /// The maximal number of pixels that a target decodes: enough for every code path, and fast.
 const MOST_PIXELS: u64 = 1 << 16;
@@ -47,6 +51,27 @@ pub fn webp(bytes: &[u8]) {
 pub fn tiff(bytes: &[u8]) {
     decode(b"II\x2a\0", bytes);
     decode(b"MM\0\x2a", bytes);
+}
+
+/// What a process that decodes videos answers: the number of the head's bytes, the head, the planes. The first picture is
+/// converted whole and in part, in each turn.
+pub fn pictures(bytes: &[u8]) {
+    let Some((length, rest)) = bytes.split_first() else { return };
+    let Some((head, planes)) = rest.split_at_checked(usize::from(*length)) else { return };
+    let Ok(frames) = Frames::of_bytes(head, planes.len() as u64, MOST_PIXELS) else { return };
+    let planes = Arc::new(planes.to_vec());
+    for frame in frames.frames.iter().take(4) {
+        for rotation in (0..4).map(Rotation::of_quarters) {
+            let color = Color { matrix: Some(1), full_range: Some(true), ..Color::default() };
+            let Some(picture) = VideoFrame::new(&planes, frame, color, rotation) else { return };
+            let whole = Rectangle::whole(picture.size());
+            let part =
+                Rectangle { left: whole.width / 2, width: whole.width - whole.width / 2, ..whole };
+            for part in [whole, part] {
+                picture.write(part, &mut vec![0; part.width as usize * part.height as usize * 3]);
+            }
+        }
+    }
 }
 
 /// A BMP file.

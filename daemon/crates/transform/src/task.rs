@@ -76,6 +76,13 @@ impl WorkerScratch {
         self.tools.no_helpers.take()
     }
 
+    /// Frees everything, after a panic, but what the thread has set.
+    pub fn renew(&mut self) {
+        let ending = std::mem::take(&mut self.tools.ending);
+        *self = Self::default();
+        self.tools.ending = ending;
+    }
+
     /// Sets how the thread learns that it must end while it waits for a decoder's process.
     pub fn set_ending(&mut self, is_ending: std::sync::Arc<dyn Fn() -> bool + Send + Sync>) {
         self.tools.ending = crate::video::Ending::new(is_ending);

@@ -19,6 +19,10 @@ pub(crate) const NORMAL_IMPORT_VARIABLE: &str = "FOREBAY_NORMAL_IMPORT";
 /// The hidden command of this program that runs a foreign decoder.
 const DECODER_COMMAND: &str = "decode-media";
 
+/// The variables of the daemon's environment that a decoder gets.
+const DECODER_ENVIRONMENT: [&str; 4] =
+    ["PATH", "LD_LIBRARY_PATH", "FOREBAY_LIBAVCODEC", "RUST_BACKTRACE"];
+
 /// What a spawner starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Program {
@@ -35,7 +39,13 @@ impl Program {
             Self::Python(interpreter) => Ok(command(interpreter, spec)),
             Self::Decoder => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.arg(DECODER_COMMAND).env(SPEC_VARIABLE, spec.as_raw_fd().to_string());
+                // None of the daemon's secrets: only what the loader of its libraries reads.
+                let kept = DECODER_ENVIRONMENT
+                    .iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?)));
+                let kept: Vec<_> = kept.collect();
+                command.env_clear().envs(kept).arg(DECODER_COMMAND);
+                command.env(SPEC_VARIABLE, spec.as_raw_fd().to_string());
                 Ok(command)
             }
         }

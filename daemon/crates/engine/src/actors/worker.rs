@@ -313,7 +313,7 @@ impl Worker {
                 });
             }
             Err(_) => {
-                *scratch = WorkerScratch::default();
+                scratch.renew();
                 return Err(RowFailure::Panic);
             }
         }

@@ -13,7 +13,7 @@ use crate::ground::stream::Stream;
 use crate::ground::work::{RowClaim, SessionWork};
 use crate::ground::work_page::WorkKey;
 use forebay_observe::recorder::{Kind, Track, What, worker_place};
-use forebay_transform::{BundleSize, CallError, CalledRow, RowTime, WorkerScratch};
+use forebay_transform::{BundleSize, CallError, CalledRow, RowTime};
 
 /// The result of a row in a bundle.
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ impl Worker {
             rows.into_iter().map(|row| (row.outcome, row.time)).collect::<Vec<_>>()
         }));
         let Ok(outcomes) = run else {
-            self.scratch = WorkerScratch::default();
+            self.scratch.renew();
             return parts.iter_mut().for_each(|(.., end)| end.failure = Some(RowFailure::Panic));
         };
         for ((.., end), (outcome, time)) in parts.iter_mut().zip(outcomes) {
