@@ -221,7 +221,6 @@ const fn next(draw: u64) -> u64 {
 }
 
 /// A number below a bound, which is at least 1. The bound is below 2⁶⁴ by so much that its bias is not seen.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of a product")]
 const fn below(draw: u64, bound: u64) -> u64 {
     ((draw as u128 * bound as u128) >> 64) as u64
 }
