@@ -22,6 +22,7 @@ pub use forebay_media::fuzzing::{
 pub use forebay_select::fuzzing::condition;
 #[cfg(feature = "text")]
 pub use forebay_text::fuzzing::{conversation, text, tokenizer};
+pub use forebay_video::fuzzing::{video_clip, video_mkv, video_mp4};
 
 /// The name of each target, which is also its folder in `fuzz/corpus`.
 pub const TARGETS: &[(&str, Target)] = &[
@@ -68,6 +69,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("token_index", token_index),
     #[cfg(feature = "text")]
     ("tokenizer", tokenizer),
+    ("video_clip", video_clip),
+    ("video_mkv", video_mkv),
+    ("video_mp4", video_mp4),
     ("webp", webp),
     ("zarr", zarr),
 ];

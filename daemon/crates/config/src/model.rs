@@ -63,7 +63,7 @@ keys! {
         /// the folder of samples, or its URL (see [Data behind a URL](../guide/storage.md)); for `npy` also one file
         /// whose first axis is the samples
         pub path: DataPath, "", required;
-        /// how the samples are stored: `image-folder`, `audio-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
+        /// how the samples are stored: `image-folder`, `audio-folder`, `video-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
         /// `litdata`, `tfrecord`, `coco`, `voc`, `yolo`, `arrow`, `parquet`, `zarr` or `tokens` (see [Formats](formats.md)); `"auto"` takes
         /// the one that reads most of the files at the path; `python` is set by `Loader(dataset)`
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");

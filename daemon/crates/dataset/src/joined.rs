@@ -48,6 +48,17 @@ struct Part {
 }
 
 impl Part {
+    /// Sorts values in place: one that an earlier swap moved is found by following the swaps.
+    fn sort(&self, values: &mut [FieldValue<'_>]) {
+        for field in 0..self.places.len() {
+            let mut from = self.places[field];
+            while from < field {
+                from = self.places[from];
+            }
+            values.swap(field, from);
+        }
+    }
+
     fn place_of(&self, field: usize) -> usize {
         self.places.get(field).copied().unwrap_or(field)
     }
@@ -203,6 +214,22 @@ impl Joined {
         (part, SampleId(id.0 - part.first_sample))
     }
 
+    /// Appends what `locate` appends, with the files' numbers here.
+    fn locate_with(
+        &self,
+        id: SampleId,
+        locations: &mut Vec<Location>,
+        locate: impl FnOnce(&dyn Dataset, SampleId, &mut Vec<Location>),
+    ) {
+        let place = self.parts.partition_point(|part| part.first_sample <= id.0) - 1;
+        let (part, id) = self.part(id);
+        let before = locations.len();
+        locate(part.dataset.as_ref(), id, locations);
+        for location in &mut locations[before..] {
+            location.file = JoinedFiles::join(place, location.file);
+        }
+    }
+
     fn file(&self, file: FileId) -> (&Part, FileId) {
         let (place, file) = JoinedFiles::split(file);
         (&self.parts[place], file)
@@ -236,13 +263,13 @@ impl Dataset for Joined {
     }
 
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
-        let place = self.parts.partition_point(|part| part.first_sample <= id.0) - 1;
-        let (part, id) = self.part(id);
-        let before = locations.len();
-        part.dataset.locate(id, locations);
-        for location in &mut locations[before..] {
-            location.file = JoinedFiles::join(place, location.file);
-        }
+        self.locate_with(id, locations, |dataset, id, locations| dataset.locate(id, locations));
+    }
+
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        self.locate_with(id, locations, |dataset, id, locations| {
+            dataset.locate_drawn(id, draw, locations);
+        });
     }
 
     fn own_range(&self, id: SampleId) -> ByteRange {
@@ -273,14 +300,21 @@ impl Dataset for Joined {
         let (part, id) = self.part(id);
         let before = values.len();
         part.dataset.read(id, bytes, values)?;
-        // Sorts in place: a value that an earlier swap moved is found by following the swaps.
-        for field in 0..part.places.len() {
-            let mut from = part.places[field];
-            while from < field {
-                from = part.places[from];
-            }
-            values.swap(before + field, before + from);
-        }
+        part.sort(&mut values[before..]);
+        Ok(())
+    }
+
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        let (part, id) = self.part(id);
+        let before = values.len();
+        part.dataset.read_drawn(id, draw, bytes, values)?;
+        part.sort(&mut values[before..]);
         Ok(())
     }
 

@@ -36,6 +36,11 @@ pub(crate) trait Layer: FileTable + Debug {
         self.inner().locate(id, locations);
     }
 
+    /// See [`Dataset::locate_drawn`].
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        self.inner().locate_drawn(id, draw, locations);
+    }
+
     /// See [`Dataset::own_bytes`].
     fn own_bytes(&self, id: SampleId, bytes: SampleBytes<'_>) -> u64 {
         self.inner().own_bytes(id, bytes)
@@ -59,6 +64,17 @@ pub(crate) trait Layer: FileTable + Debug {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect> {
         self.inner().read(id, bytes, values)
+    }
+
+    /// See [`Dataset::read_drawn`].
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        self.inner().read_drawn(id, draw, bytes, values)
     }
 
     /// See [`Dataset::direct_read`].
@@ -94,6 +110,10 @@ impl<L: Layer> Dataset for L {
         Layer::locate(self, id, locations);
     }
 
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        Layer::locate_drawn(self, id, draw, locations);
+    }
+
     fn own_range(&self, id: SampleId) -> ByteRange {
         self.inner().own_range(id)
     }
@@ -121,6 +141,16 @@ impl<L: Layer> Dataset for L {
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect> {
         Layer::read(self, id, bytes, values)
+    }
+
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        Layer::read_drawn(self, id, draw, bytes, values)
     }
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {

@@ -89,6 +89,16 @@ pub trait Dataset: FileTable + std::fmt::Debug {
     /// The id is not below [`sample_count`](Self::sample_count).
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>);
 
+    /// As [`locate`](Self::locate), for a draw: datasets of which a sample has several parts, such as clips of a video,
+    /// choose one by it. `draw`: uniform bits that depend on the stream's seed, the sample and its pass alone.
+    ///
+    /// # Panics
+    /// As [`locate`](Self::locate).
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        let _ = draw;
+        self.locate(id, locations);
+    }
+
     /// The sample's range in its first file, for messages. For a sample in a shared block, its part of the block if
     /// that is known.
     ///
@@ -134,6 +144,21 @@ pub trait Dataset: FileTable + std::fmt::Debug {
         bytes: SampleBytes<'a>,
         values: &mut Vec<FieldValue<'a>>,
     ) -> Result<(), Defect>;
+
+    /// As [`read`](Self::read), of the bytes that [`locate_drawn`](Self::locate_drawn) located for the same draw.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        let _ = draw;
+        self.read(id, bytes, values)
+    }
 
     /// The maximum memory that [`read`](Self::read) needs for unpacking besides the sample's bytes.
     fn unpacked_bytes(&self, _bytes: SampleBytes<'_>) -> u64 {

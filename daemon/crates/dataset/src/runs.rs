@@ -270,6 +270,13 @@ impl Layer for InRuns {
         }
     }
 
+    fn locate_drawn(&self, id: SampleId, draw: u64, locations: &mut Vec<Location>) {
+        match self.run_of(id) {
+            Some(place) => locations.push(place.run),
+            None => self.inner.locate_drawn(id, draw, locations),
+        }
+    }
+
     fn own_bytes(&self, id: SampleId, bytes: SampleBytes<'_>) -> u64 {
         self.run_of(id).and_then(|place| place.own.length).unwrap_or(bytes.length_bytes())
     }
@@ -304,6 +311,20 @@ impl Layer for InRuns {
             ))
         })?;
         self.inner.read(id, own.into(), values)
+    }
+
+    /// A sample of a run is the same for every draw.
+    fn read_drawn<'a>(
+        &'a self,
+        id: SampleId,
+        draw: u64,
+        bytes: SampleBytes<'a>,
+        values: &mut Vec<FieldValue<'a>>,
+    ) -> Result<(), Defect> {
+        match self.run_of(id) {
+            Some(_) => Layer::read(self, id, bytes, values),
+            None => self.inner.read_drawn(id, draw, bytes, values),
+        }
     }
 
     fn description(&self) -> Description {

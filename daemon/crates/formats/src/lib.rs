@@ -46,6 +46,7 @@ mod tests;
 mod texts;
 mod tfrecord;
 mod tokens;
+mod video_folder;
 mod webdataset;
 mod windows;
 mod zarr;

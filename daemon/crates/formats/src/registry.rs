@@ -22,9 +22,10 @@ use crate::selection;
 use crate::storages;
 use crate::tables::Tables;
 use crate::tfrecord::TfRecord;
+use crate::video_folder::VideoFolderKeys;
 use crate::webdataset::WebDataset;
 use crate::windows::{self, NpyRows, RowFormat, Windows, ZarrRows};
-use crate::{audio_folder, image_folder, litdata, npy, npz, object, texts, tokens};
+use crate::{audio_folder, image_folder, litdata, npy, npz, object, texts, tokens, video_folder};
 use forebay_cache::{UnpackedFiles, UnpackedStorage};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, Opened, OpenedFormat};
@@ -118,7 +119,7 @@ const fn indexed<F: indexed::Format>() -> Format {
     }
 }
 
-static FORMATS: [Format; 17] = [
+static FORMATS: [Format; 18] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -141,6 +142,10 @@ static FORMATS: [Format; 17] = [
     Format {
         has_saved_index: audio_folder::has_saved_index,
         ..format::<AudioFolderKeys>(&audio_folder::FORMAT, audio_folder::open, audio_folder::draft)
+    },
+    Format {
+        has_saved_index: video_folder::has_saved_index,
+        ..format::<VideoFolderKeys>(&video_folder::FORMAT, video_folder::open, video_folder::draft)
     },
     indexed::<Windows<ZarrRows>>(),
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
@@ -459,7 +464,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, zarr, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, zarr, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -240,6 +240,7 @@ pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
             FieldValue::Array(array) if array.shape.is_empty() => number(array),
             FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
             FieldValue::Sound(sound) => format!("sound {}", sound.file.len()),
+            FieldValue::Video(clip) => format!("video {:?}", clip.wanted),
             FieldValue::InPlace => "in place".to_owned(),
         })
         .collect())

@@ -14,6 +14,14 @@ pub struct DrawKey {
     pub sample: u64,
 }
 
+impl DrawKey {
+    /// What a dataset draws by: which part of a sample is read. It depends on no operation.
+    #[must_use]
+    pub fn of_sample(self) -> u64 {
+        Draws::new(self, u64::MAX).of_part("sample").next_u64()
+    }
+}
+
 /// The draw at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drawn {

@@ -226,7 +226,7 @@ impl SamplePlan {
         let mut fields = emptied(std::mem::take(&mut lists.fields));
         self.open(
             stage,
-            (*id, *in_place),
+            (*id, key.of_sample(), *in_place),
             fetched,
             dataset,
             &mut carried,
@@ -254,7 +254,7 @@ impl SamplePlan {
     fn open<'a>(
         &self,
         stage: usize,
-        (id, in_place): (SampleId, Option<usize>),
+        (id, draw, in_place): (SampleId, u64, Option<usize>),
         fetched: SampleBytes<'a>,
         dataset: &'a dyn Dataset,
         carried: &'a mut [CarriedField],
@@ -268,7 +268,7 @@ impl SamplePlan {
         let mut values = emptied(std::mem::take(&mut lists.values));
         match in_place {
             Some(_) => dataset.read_in_place(id, &mut values),
-            None => dataset.read(id, fetched, &mut values)?,
+            None => dataset.read_drawn(id, draw, fetched, &mut values)?,
         }
         self.begin(&mut values, fields)?;
         for (field, planned) in fields.iter_mut().zip(&self.fields) {

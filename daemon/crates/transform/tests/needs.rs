@@ -204,7 +204,7 @@ fn taken(file: &[u8], operations: &str) -> (u64, u64, u64) {
 fn taken_of(dataset: &InMemory, file: &[u8], text: &str) -> (u64, u64, u64) {
     let config = forebay_config::plain_config::plain_config(text);
     let plan = SamplePlan::compile(&config, dataset).unwrap();
-    let needs = plan.needs(SampleId(0), file.into(), dataset);
+    let needs = plan.needs((SampleId(0), 0), file.into(), dataset);
     assert_eq!(needs.carried_bytes, 0, "there is one stage");
     let row_bytes = match plan.tensors()[0].extent {
         Extent::Ragged { max_row_bytes, .. } => max_row_bytes,
@@ -397,9 +397,12 @@ fn memory_between_stages_is_included_in_the_estimate() {
     let config = forebay_config::plain_config::plain_config(text);
     let plan = SamplePlan::compile(&config, &dataset).unwrap();
     let file = png(8, 2, 3);
-    let needs = plan.needs(SampleId(0), file.as_slice().into(), &dataset);
+    let needs = plan.needs((SampleId(0), 0), file.as_slice().into(), &dataset);
     assert_eq!(needs.carried_bytes, (SIDE * SIDE * 3) as u64);
-    assert_eq!(plan.needs(SampleId(0), (&b"no picture"[..]).into(), &dataset).scratch_bytes, 0);
+    assert_eq!(
+        plan.needs((SampleId(0), 0), (&b"no picture"[..]).into(), &dataset).scratch_bytes,
+        0
+    );
 }
 
 /// One picture of a list is decoded and resized at a time, and the patches of all are held.

@@ -169,3 +169,25 @@ impl Rotation {
         matches!(self, Self::Quarter | Self::ThreeQuarters)
     }
 }
+
+/// Adds what a decoder's configuration says of colours.
+pub(crate) fn refine(codec: Codec, configuration: &[u8], color: &mut Color) {
+    let byte = |at: usize| configuration.get(at).copied();
+    color.bits = match codec {
+        Codec::Hevc => byte(17).map(|bits| (bits & 7) + 8),
+        Codec::Av1 => byte(2).map(|flags| match (flags & 0x40 != 0, flags & 0x20 != 0) {
+            (true, true) => 12,
+            (true, false) => 10,
+            _ => 8,
+        }),
+        Codec::Vp9 => byte(2).map(|bits| bits >> 4),
+        Codec::Vp8 | Codec::Mjpeg | Codec::Mpeg4 => Some(8),
+        _ => None,
+    };
+    if let (Codec::Vp9, Some(flags)) = (codec, byte(2)) {
+        color.full_range = Some(flags & 1 != 0);
+        color.primaries = color.primaries.or(byte(3));
+        color.transfer = color.transfer.or(byte(4));
+        color.matrix = color.matrix.or(byte(5));
+    }
+}

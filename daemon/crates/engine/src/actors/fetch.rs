@@ -160,8 +160,9 @@ fn read(
             Row::HoldsUnits | Row::LacksUnits => Fetched::Units,
         }));
     }
-    let open =
-        |scratch: &mut ReadScratch| reading.call("opening", || stream.open_sample(row.id, scratch));
+    let open = |scratch: &mut ReadScratch| {
+        reading.call("opening", || stream.open_sample((row.id, row.draw), scratch))
+    };
     let mut length = match open(scratch)? {
         Ok(length) => length,
         Err(error) => return Ok(Err(ReadFailure::Storage(error))),
@@ -188,7 +189,7 @@ fn read(
     let read = reading.call("reading", || stream.read_sample(scratch, &mut buffer))?;
     if read.is_ok() {
         let fetched = SampleBytes::new(&buffer, &scratch.part_ends);
-        to_work(gates.work_bytes(stream.needs(row.id, fetched)));
+        to_work(gates.work_bytes(stream.needs(row.id, row.draw, fetched)));
     }
     *waited = Some((begun, held_up));
     Ok(read.map(|()| Fetched::Bytes(buffer)).map_err(ReadFailure::Storage))
@@ -209,7 +210,7 @@ fn read_direct(
     };
     let ReadScratch { locations, before, .. } = scratch;
     locations.clear();
-    dataset.locate(row.id, locations);
+    dataset.locate_drawn(row.id, row.draw, locations);
     let &mut [location] = locations.as_mut_slice() else {
         return Ok(false);
     };

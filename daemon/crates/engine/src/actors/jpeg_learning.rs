@@ -70,7 +70,7 @@ impl Learning {
             let sample = stream.kept_at(number);
             bytes.clear();
             let read = stream
-                .open_sample(sample, &mut scratch)
+                .open_sample((sample, 0), &mut scratch)
                 .and_then(|_| stream.read_sample(&mut scratch, &mut bytes));
             let mut values = Vec::new();
             let fetched = SampleBytes::new(&bytes, &scratch.part_ends);

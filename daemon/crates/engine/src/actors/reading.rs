@@ -80,6 +80,8 @@ pub(crate) struct Abandoned;
 pub(crate) struct RowToRead {
     pub(crate) stream: Arc<Stream>,
     pub(crate) id: SampleId,
+    /// What its dataset draws by.
+    pub(crate) draw: u64,
     pub(crate) age: Age,
     /// Whether it is a copy of a kept row.
     pub(crate) is_copied: bool,
@@ -152,6 +154,7 @@ impl Reading {
         Ok(state.jobs.front().map(|job| RowToRead {
             stream: Arc::clone(&job.session.stream),
             id: job.id,
+            draw: job.draw(),
             age: Age {
                 next_to_publish: Arc::clone(&job.session.next_to_publish),
                 order: job.order,

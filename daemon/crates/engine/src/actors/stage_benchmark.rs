@@ -311,8 +311,10 @@ impl<'s> StageBenchmark<'s> {
         scratch: &mut ReadScratch,
         buffer: &mut Vec<u8>,
     ) -> Result<SampleId, String> {
+        // As in `inputs`.
+        let key = DrawKey { seed: self.stream.config.order.seed, epoch: 0, sample: id.0 };
         self.stream
-            .open_sample(id, scratch)
+            .open_sample((id, key.of_sample()), scratch)
             .and_then(|_| self.stream.read_sample(scratch, buffer))
             .map_err(|error| {
                 // The bytes read do not belong to these locations.

@@ -75,7 +75,7 @@ impl Engine {
     pub(super) fn admit_former_followers(&mut self) {
         for number in 0..self.shared_rows.len() {
             for mut job in self.shared_rows[number].take_returned() {
-                job.units = job.session.want_units(job.id);
+                job.units = job.session.want_units(job.id, job.draw());
                 self.admit_again_or_end(job);
             }
         }

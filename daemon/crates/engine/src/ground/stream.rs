@@ -618,7 +618,7 @@ impl Stream {
     /// The storage's error; there are no retries.
     pub fn read_bytes(&self, id: SampleId, buffer: &mut Vec<u8>) -> Result<u64, StorageError> {
         let mut scratch = ReadScratch::default();
-        let length_bytes = self.open_sample(id, &mut scratch)?;
+        let length_bytes = self.open_sample((id, 0), &mut scratch)?;
         self.read_sample(&mut scratch, buffer)?;
         Ok(length_bytes)
     }
@@ -630,19 +630,19 @@ impl Stream {
     }
 
     /// Memory that a sample needs at most, in addition to its fetched bytes and its row.
-    pub(crate) fn needs(&self, id: SampleId, fetched: SampleBytes<'_>) -> Needs {
-        self.plan.needs(id, fetched, self.dataset.as_ref())
+    pub(crate) fn needs(&self, id: SampleId, draw: u64, fetched: SampleBytes<'_>) -> Needs {
+        self.plan.needs((id, draw), fetched, self.dataset.as_ref())
     }
 
-    /// Opens all files with a sample's bytes; returns the number of bytes.
+    /// Opens all files with a sample's bytes for a draw; returns the number of bytes.
     pub(crate) fn open_sample(
         &self,
-        id: SampleId,
+        (id, draw): (SampleId, u64),
         scratch: &mut ReadScratch,
     ) -> Result<u64, StorageError> {
         let ReadScratch { locations, opened, .. } = scratch;
         locations.clear();
-        self.dataset.locate(id, locations);
+        self.dataset.locate_drawn(id, draw, locations);
         let limit_bytes = self.config.dataset.limits.sample_bytes;
         self.storage.open_all(self.dataset.as_ref(), locations, limit_bytes, opened)
     }
@@ -667,7 +667,7 @@ pub(crate) fn read_at_start(
 ) -> Result<(), StorageError> {
     let mut locations = Vec::new();
     let mut opened = Vec::new();
-    dataset.locate(task.id, &mut locations);
+    dataset.locate_drawn(task.id, task.key.of_sample(), &mut locations);
     storage.open_all(dataset, &locations, limit_bytes, &mut opened)?;
     storage.read_all(dataset, &mut opened, &mut task.bytes, &mut task.part_ends)
 }

@@ -110,6 +110,13 @@ pub(crate) struct FetchJob {
     pub sharing: Sharing,
 }
 
+impl FetchJob {
+    /// What the row's dataset draws by.
+    pub(crate) fn draw(&self) -> u64 {
+        self.session.slots[self.slot].cell(self.row).task.key.of_sample()
+    }
+}
+
 /// A row's relation to the same row of other trainers.
 #[derive(Debug)]
 pub(crate) enum Sharing {
@@ -446,12 +453,12 @@ impl SessionWork {
     }
 
     /// The units that a sample needs, if samples share units. Engine thread.
-    pub(crate) fn want_units(&self, id: SampleId) -> Box<[Wanted<FetchJob>]> {
+    pub(crate) fn want_units(&self, id: SampleId, draw: u64) -> Box<[Wanted<FetchJob>]> {
         let Some(units) = &self.units else {
             return Box::default();
         };
         let mut locations = Vec::new();
-        self.stream.dataset.locate(id, &mut locations);
+        self.stream.dataset.locate_drawn(id, draw, &mut locations);
         locations.into_iter().map(|location| units.want(location)).collect()
     }
 

@@ -102,6 +102,7 @@ fn empty_prefix_is_reported_as_empty_not_as_vanished() {
             "arrow",
             "parquet",
             "audio-folder",
+            "video-folder",
             "tokens",
             "mds",
             "litdata",

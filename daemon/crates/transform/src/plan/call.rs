@@ -120,7 +120,7 @@ impl SamplePlan {
         let mut fields = emptied(std::mem::take(&mut lists.fields));
         self.open(
             stage,
-            (*id, *in_place),
+            (*id, key.of_sample(), *in_place),
             fetched,
             dataset,
             &mut carried,

@@ -11,7 +11,12 @@ use forebay_storage::location::SampleBytes;
 impl SamplePlan {
     /// The maximal memory of a sample in addition to its fetched bytes and its row. A result of a Python stage without
     /// a fixed size is assumed to be as large as the largest so far.
-    pub fn needs(&self, id: SampleId, fetched: SampleBytes<'_>, dataset: &dyn Dataset) -> Needs {
+    pub fn needs(
+        &self,
+        (id, draw): (SampleId, u64),
+        fetched: SampleBytes<'_>,
+        dataset: &dyn Dataset,
+    ) -> Needs {
         let unpacked_bytes = dataset.unpacked_bytes(fetched);
         let sample_bytes = dataset.own_bytes(id, fetched).saturating_add(unpacked_bytes);
         let mut values = Vec::new();
@@ -26,7 +31,7 @@ impl SamplePlan {
         };
         // A file of images is only split into its fields.
         if dataset.fields().iter().any(is_decoded)
-            && dataset.read(id, fetched, &mut values).is_err()
+            && dataset.read_drawn(id, draw, fetched, &mut values).is_err()
         {
             return Needs::default();
         }

@@ -1,9 +1,9 @@
 //! `stsd`: what a track is coded with.
 
 use super::boxes::{Numbers, Part, find, parts};
-use super::codec_boxes::{self, esds, opus_head};
+use super::codec_boxes::{esds, opus_head};
 use crate::clip::{MAX_CONFIGURATION_BYTES, MAX_SIDE};
-use crate::codec::{Codec, Color, Rotation};
+use crate::codec::{Codec, Color, Rotation, refine};
 use crate::error::{Result, refuse};
 use crate::table::Media;
 
@@ -86,7 +86,7 @@ fn read_video(Part { kind, body }: Part<'_>) -> Result<Option<Description>> {
     if width == 0 || height == 0 || width > MAX_SIDE || height > MAX_SIDE {
         return refuse!("its pictures have {width} x {height} pixels");
     }
-    codec_boxes::refine(codec, configuration, &mut color);
+    refine(codec, configuration, &mut color);
     let media = Media::Video { width, height, color, rotation: Rotation::None };
     Ok(Some(Description { codec, configuration: configuration.to_vec(), media }))
 }

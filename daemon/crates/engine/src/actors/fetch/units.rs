@@ -29,10 +29,11 @@ pub(super) fn fetch(
         if row_now != Row::LacksUnits {
             return Ok(Ok(row_now));
         }
-        let length = match reading.call("opening", || stream.open_sample(row.id, scratch))? {
-            Ok(length) => length,
-            Err(error) => return Ok(Err(error)),
-        };
+        let length =
+            match reading.call("opening", || stream.open_sample((row.id, row.draw), scratch))? {
+                Ok(length) => length,
+                Err(error) => return Ok(Err(error)),
+            };
         *waited = Some(reading.wait_for_bytes(|| gates.acquire_to_fetch(&row.age, length)));
         let lengths = scratch.opened.iter().map(|opened| opened.length_bytes);
         let is_claimed = reading.claim_units(lengths)?;
@@ -90,12 +91,12 @@ fn settle(mut job: FetchJob, gates: &Gates, shared: &Shared) {
 /// The row holds its units while it waits for these bytes. This cannot deadlock: rows that already have bytes of the
 /// work budget hold all their units and wait for none.
 pub(super) fn hand_on(mut job: FetchJob, held_up: Duration, gates: &Gates, shared: &Shared) {
-    let lead = job.take_lead();
+    let (lead, draw) = (job.take_lead(), job.draw());
     let FetchJob { session, slot, row, order, id, units, retries, .. } = job;
     let stream = &session.stream;
     let held = units.into_iter().filter_map(Wanted::into_hold).map(SharedBytes::new);
     let held: Vec<SharedBytes> = held.collect();
-    let bytes = gates.work_bytes(stream.needs(id, SampleBytes::shared(&held)));
+    let bytes = gates.work_bytes(stream.needs(id, draw, SampleBytes::shared(&held)));
     let age = Age { next_to_publish: Arc::clone(&session.next_to_publish), order, row };
     let work = if bytes > 0 { gates.acquire_to_work(&age, None, bytes) } else { None };
     let slot = &session.slots[slot];

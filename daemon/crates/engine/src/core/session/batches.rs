@@ -67,7 +67,8 @@ impl Unadmitted {
         self.next_row += 1;
         let id = planned.sample;
         let mut cell = work.slots[self.slot].cell(row);
-        cell.task.reset(id, DrawKey { seed: self.seed, epoch: planned.pass, sample: id.0 });
+        let key = DrawKey { seed: self.seed, epoch: planned.pass, sample: id.0 };
+        cell.task.reset(id, key);
         cell.valid = planned.valid;
         (cell.failure, cell.check) = (None, None);
         drop(cell);
@@ -77,7 +78,7 @@ impl Unadmitted {
             row,
             order: self.order,
             id,
-            units: work.want_units(id),
+            units: work.want_units(id, key.of_sample()),
             retries: None,
             sharing: Sharing::Alone,
         };

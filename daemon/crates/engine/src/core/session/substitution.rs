@@ -166,11 +166,12 @@ impl Session {
             }),
         }
         cell.check = None;
-        cell.task.reset(id, DrawKey { seed, epoch: pass, sample: id.0 });
+        let key = DrawKey { seed, epoch: pass, sample: id.0 };
+        cell.task.reset(id, key);
         let order = batch.order;
         drop(cell);
         slot.reopen_row();
-        let units = work.want_units(id);
+        let units = work.want_units(id, key.of_sample());
         self.batches.admissions.push_front(FetchJob {
             session: work,
             slot: slot_number,

@@ -65,7 +65,9 @@ pub(crate) fn buckets_of_sample(
     let field = field_of_shapes(config, dataset).map_err(|error| error.to_string())?;
     let mut values = Vec::new();
     let fetched = forebay_storage::location::SampleBytes::new(&task.bytes, &task.part_ends);
-    dataset.read(task.id, fetched, &mut values).map_err(|defect| defect.0)?;
+    dataset
+        .read_drawn(task.id, task.key.of_sample(), fetched, &mut values)
+        .map_err(|defect| defect.0)?;
     let is_turned = is_turned(config, &dataset.fields()[field].name);
     let limits = (config.dataset.limits.pixels, is_turned);
     let packed = match values.get(field) {
