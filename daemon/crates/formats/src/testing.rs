@@ -232,7 +232,6 @@ pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
                 };
                 format!("images{}", files.iter().map(file).collect::<String>())
             }
-            FieldValue::Video(clip) => format!("video {:?}", clip.wanted),
             FieldValue::Text(text) => format!("{text:?}"),
             FieldValue::Bytes(bytes) => format!("{bytes:?}"),
             FieldValue::Integer(value) => value.to_string(),

@@ -123,7 +123,7 @@ impl Engine {
         let Some(supply) = &self.supplies[stream] else { return };
         let returned = supply.take_returned();
         for mut job in returned.anywhere {
-            job.units = job.session.want_units(job.id);
+            job.units = job.session.want_units(job.id, job.draw());
             self.admit_again_or_end(job);
         }
         let now = self.clock.now();
@@ -132,7 +132,7 @@ impl Engine {
                 job.session.slots[job.slot].finish_row(job.row, false);
                 continue;
             }
-            job.units = job.session.want_units(job.id);
+            job.units = job.session.want_units(job.id, job.draw());
             // Only fetch lanes take rows that are due.
             self.retries[stream].push(job, now);
             self.retries_wanted.notify_one();
