@@ -9,7 +9,7 @@ use std::path::Path;
 pub use forebay_cache::cache_entry;
 use forebay_config::Config;
 pub use forebay_formats::fuzzing::{
-    arrow_table, coco, dali_index, index, json_key, label_file, litdata_nested, manifest,
+    arrow_table, coco, dali_index, energon, index, json_key, label_file, litdata_nested, manifest,
     manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
     token_index, zarr,
 };
@@ -32,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "text")]
     ("conversation", conversation),
     ("dali_index", dali_index),
+    ("energon", energon),
     ("exif", exif),
     ("gif", gif),
     ("index", index),

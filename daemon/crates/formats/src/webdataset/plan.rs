@@ -1,5 +1,7 @@
 //! Plans the scan of archives, and describes its results.
 
+use std::collections::HashSet;
+
 use super::members::Members;
 use super::names::{self, Name};
 use super::scan::{Column, Counts};
@@ -18,6 +20,8 @@ pub(crate) struct TarScan {
     /// One per field.
     pub(super) rules: Vec<FieldRule>,
     pub(super) columns: Vec<Column>,
+    /// Samples that are left out, as `ARCHIVE/KEY`.
+    pub(super) excluded: HashSet<Vec<u8>>,
 }
 
 /// Infers the fields from the first samples.
@@ -94,6 +98,7 @@ impl TarScan {
             counts.skipped,
             "samples without a member that dataset.fields has as missing = \"skip\" are left out",
         );
+        tell(counts.excluded, "samples that .nv-meta excludes are left out");
         tell(counts.foreign, "samples without any member that dataset.fields names are left out");
         if let Some(first) = counts.distrusted.first() {
             tell(
