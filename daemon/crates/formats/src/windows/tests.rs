@@ -369,8 +369,8 @@ fn chunks_of_every_codec_are_what_zarr_python_wrote() {
             arrays += 1;
         }
     }
-    assert!(arrays >= 14, "{arrays}");
-    assert_eq!(blocks, 1 + 2 + 4 + 1 + 1);
+    assert!(arrays >= 22, "{arrays}");
+    assert_eq!(blocks, 1 + 1 + 2 + 4 + 1 + 1);
 }
 
 #[test]
