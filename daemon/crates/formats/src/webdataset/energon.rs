@@ -224,13 +224,12 @@ impl Energon {
         }
     }
 
-    /// The archives, then the metadata.
+    /// The metadata, then the archives: the last files of a dataset with a limit are not in its index.
     pub(super) fn files(&self) -> Vec<Vec<u8>> {
         let fields = self.has_fields.then_some(FIELDS);
         let metadata = [self.split].into_iter().chain(fields);
-        let mut files = self.archives.clone();
-        files.extend(metadata.map(|name| name.as_bytes().to_vec()));
-        files
+        let metadata = metadata.map(|name| name.as_bytes().to_vec());
+        metadata.chain(self.archives.iter().cloned()).collect()
     }
 
     /// Says which part is read, if the configuration does not.

@@ -40,7 +40,12 @@ fn prepared(root: &Path, split: &str, fields: &str) {
 }
 
 fn opened(root: &Path, keys: &str) -> Result<Opened, String> {
+    opened_with(root, keys, None)
+}
+
+fn opened_with(root: &Path, keys: &str, limit: Option<u64>) -> Result<Opened, String> {
     let mut config = config_for("webdataset", root);
+    config.limit = limit;
     config.own = own_keys(keys);
     let data = root.ancestors().find(|path| path.ends_with("data")).unwrap();
     config.index = Some(data.parent().unwrap().join("index"));
@@ -95,6 +100,12 @@ fn changed_metadata_are_noticed() {
     let after = opened(&root, "").unwrap();
     assert_eq!(sample(&after, 0).unwrap()[1], "0.5");
     assert_ne!(after.dataset.fingerprint(), before.dataset.fingerprint());
+    // A limit leaves the last files out of the index, and these are the first.
+    let limited = || opened_with(&root, "", Some(1)).unwrap();
+    assert_eq!(sample(&limited(), 0).unwrap()[1], "0.5");
+    assert!(limited().report.reused);
+    write_aged(&root.join(".nv-meta/dataset.yaml"), FIELDS.as_bytes());
+    assert_eq!(sample(&limited(), 0).unwrap()[1], "\"caption 0\"");
 }
 
 #[test]
