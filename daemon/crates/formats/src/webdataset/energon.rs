@@ -50,6 +50,9 @@ pub(super) struct Energon {
     unnamed: Option<String>,
 }
 
+/// The archives of a part, and what is left out of them.
+type Part = (Vec<Vec<u8>>, HashSet<Vec<u8>>);
+
 /// A split as its file has it.
 #[derive(Debug)]
 struct Split {
@@ -85,7 +88,7 @@ impl Split {
     ///
     /// # Errors
     /// There is no such part, it has no archives, or a name leads elsewhere.
-    fn part(&self, name: &str) -> Result<(Vec<Vec<u8>>, HashSet<Vec<u8>>), String> {
+    fn part(&self, name: &str) -> Result<Part, String> {
         let found = self.parts.iter().find(|(part, _)| part == name);
         let (_, patterns) = found.ok_or_else(|| {
             format!("it has no part {name:?}: set dataset.part to one of {}", self.names())
