@@ -11,7 +11,7 @@ use forebay_config::Config;
 #[cfg(feature = "feed")]
 pub use forebay_feed::fuzzing::{feed_answer, feed_ticket};
 pub use forebay_formats::fuzzing::{
-    arrow_table, coco, dali_index, index, json_key, label_file, litdata_nested, manifest,
+    arrow_table, coco, dali_index, energon, index, json_key, label_file, litdata_nested, manifest,
     manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
     token_index, zarr,
 };
@@ -35,6 +35,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "text")]
     ("conversation", conversation),
     ("dali_index", dali_index),
+    ("energon", energon),
     ("exif", exif),
     #[cfg(feature = "feed")]
     ("feed_answer", feed_answer),

@@ -94,6 +94,15 @@ pub fn dali_index(bytes: &[u8]) {
     webdataset::check_list(bytes);
 }
 
+/// Reads Energon's lists of parts and of fields: archives are below their folder.
+///
+/// # Panics
+/// A name leads out of the folder.
+pub fn energon(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    webdataset::check_metadata(text);
+}
+
 /// Reads a manifest: rows are in the order of their lines, and their size is bounded by the file's size.
 ///
 /// # Panics

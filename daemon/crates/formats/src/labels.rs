@@ -6,7 +6,7 @@
 
 mod fuzzed;
 mod voc;
-mod yaml;
+pub(crate) mod yaml;
 mod yolo;
 
 use std::collections::HashMap;

@@ -4,9 +4,11 @@
 //! ([`names`]). The headers of the archives are read once ([`members`], [`scan`]) for an index of the members'
 //! locations ([`ShardIndex`]), or the locations are read from DALI's `.idx` files ([`dali_index`]); then a sample is a
 //! range of its archive, so the shuffle is exact. Each read begins at the header before the first member, and the
-//! headers in it are checked: an archive that was replaced since gives a bad sample, not the bytes of another one.
+//! headers in it are checked: an archive that was replaced since gives a bad sample, not the bytes of another one. A
+//! folder that Energon has prepared also has a list of its archives by part, and a map of its fields ([`energon`]).
 
 mod dali_index;
+mod energon;
 mod fuzzed;
 mod header;
 mod members;
@@ -19,6 +21,9 @@ use std::ops::Range;
 use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
 
+use self::energon::Energon;
+#[doc(hidden)]
+pub(super) use self::energon::check_metadata;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{check_index, check_list, walk_for_fuzzing};
 use self::header::BLOCK;
@@ -52,6 +57,8 @@ keys! {
     pub(super) struct WebDatasetKeys = "dataset", check check_keys {
         /// the fields and what each is made of; see [Fields](formats.md#fields)
         pub(super) fields: FieldsTable, "", absent("what the first samples have");
+        /// of a folder with Energon's `.nv-meta`: the part of its split
+        pub(super) part: String, "", absent("`\"train\"`; without `.nv-meta`, all archives");
     }
 }
 
@@ -188,11 +195,15 @@ impl Format for WebDataset {
 
     fn digested(keys: &WebDatasetKeys) -> Result<String, ConfigError> {
         let rules = read_members(keys.fields.as_deref())?;
-        Ok(rules.as_deref().map(rules_text).unwrap_or_default())
+        let part = keys.part.as_ref().map(|part| format!("\0part={part}")).unwrap_or_default();
+        Ok(rules.as_deref().map(rules_text).unwrap_or_default() + &part)
     }
 
     fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
         let Opening { request, pattern, storage, .. } = opening;
+        if let Some(energon) = Energon::find(opening)? {
+            return Ok(energon.files());
+        }
         let find = |extensions| {
             shard_paths::find(*storage, &request.config.path, *pattern, extensions)
                 .map_err(tell_missing)
@@ -309,14 +320,26 @@ impl ShardFormat for WebDataset {
         opening: &Opening<'_, Self>,
         warnings: &mut Vec<String>,
     ) -> Result<ShardPlan<TarScan>, DatasetError> {
-        let files = Self::files(opening)?;
-        let rules = match read_members(opening.keys.fields.as_deref())? {
+        let energon = Energon::find(opening)?;
+        let files = match &energon {
+            Some(energon) => energon.files(),
+            None => Self::files(opening)?,
+        };
+        let archives = energon.as_ref().map_or(&files[..], |energon| &energon.archives);
+        let given = read_members(opening.keys.fields.as_deref())?;
+        let mapped = match (&energon, &given) {
+            (Some(energon), None) => energon.rules(opening.storage, warnings)?,
+            _ => None,
+        };
+        let rules = match given.or(mapped) {
             Some(rules) => rules,
-            None => plan::infer(opening, &files, warnings)?,
+            None => plan::infer(opening, archives, warnings)?,
         };
         let columns = plan::columns(&rules);
         let text = rules_text(&rules);
-        let scan = TarScan { rules, columns };
+        warnings.extend(energon.as_ref().and_then(Energon::unnamed_part));
+        let excluded = energon.map(|energon| energon.excluded).unwrap_or_default();
+        let scan = TarScan { rules, columns, excluded };
         Ok(ShardPlan { files, columns: scan.columns.len(), rules: text, scan })
     }
 
@@ -326,7 +349,7 @@ impl ShardFormat for WebDataset {
         (_place, path): (usize, &[u8]),
         pace: &dyn Pace,
     ) -> Result<(ScannedShard, Counts), DatasetError> {
-        scan::scan_shard(storage, path, &scan.columns, pace)
+        scan::scan_shard(storage, path, (&scan.columns, &scan.excluded), pace)
     }
 
     fn conclude(scan: &TarScan, counts: Vec<Counts>, warnings: &mut Vec<String>) -> String {
@@ -339,5 +362,7 @@ impl ShardFormat for WebDataset {
     }
 }
 
+#[cfg(test)]
+mod energon_tests;
 #[cfg(test)]
 mod tests;

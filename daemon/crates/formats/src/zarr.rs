@@ -2,16 +2,19 @@
 //!
 //! `metadata` reads `.zarray` and `zarr.json`, `grid` finds the chunks of rows and copies their elements, `codec` and
 //! `blosc` decode chunks. The specifications: <https://zarr-specs.readthedocs.io>. Samples of Zarr arrays are windows of
-//! rows (`windows::zarr`). Sharding, filters and data types other than numbers are refused by name.
+//! rows (`windows::zarr`). `shards` reads the index of a file of several chunks. Filters and data types other than numbers are refused by name.
 
 mod blosc;
+mod blosclz;
 mod codec;
 mod grid;
 mod metadata;
+mod shards;
 
 pub(super) use self::codec::decode;
 pub(super) use self::grid::{Chunk, Grid};
-pub(super) use self::metadata::{V2, V3, ZarrArray, is_group};
+pub(super) use self::metadata::{Shards, V2, V3, ZarrArray, is_group};
+pub(super) use self::shards::ShardChunk;
 
 /// Reads an array's metadata and a chunk; see `fuzzing`.
 ///
@@ -32,7 +35,17 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
     if !is_small || rows == 0 || row_bytes == 0 {
         return;
     }
-    let grid = Grid(&array);
+    if let Some(shards) = &array.shards
+        && let Some((offset, bytes)) = shards.place(&array, chunk.len() as u64)
+        && let Some(index) = usize::try_from(offset).ok().zip(usize::try_from(bytes).ok())
+    {
+        let index = &chunk[index.0..][..index.1];
+        for found in shards.chunks(&array, 0, (index, chunk.len() as u64)).into_iter().flatten() {
+            assert!(found.number < Grid(&array).chunks(), "{found:?}");
+            assert!(found.offset + found.bytes <= chunk.len() as u64, "{found:?}");
+        }
+    }
+    let grid = Grid(array.files());
     let last = grid.chunks() - 1;
     let mut name = Vec::new();
     grid.append_name(last, &mut name);
@@ -42,6 +55,7 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
     let number =
         places.enumerate().try_fold(0, |before, (axis, text)| grid.number(before, axis, text));
     assert_eq!(number, Some(last));
+    let grid = Grid(&array);
     let mut buffers = [Vec::new(), Vec::new()];
     let Ok(bytes) = decode(&array, chunk, &mut buffers) else { return };
     assert_eq!(bytes.len() as u64, array.chunk_bytes());

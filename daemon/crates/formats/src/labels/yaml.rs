@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 16;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Yaml {
+pub(crate) enum Yaml {
     Word(String),
     List(Vec<Self>),
     Map(Vec<(String, Self)>),
@@ -25,7 +25,7 @@ impl Yaml {
     ///
     /// # Errors
     /// The line, from 1, and its fault.
-    pub(super) fn read(text: &str) -> Result<Self, Fault> {
+    pub(crate) fn read(text: &str) -> Result<Self, Fault> {
         let mut lines = Lines::of(text)?;
         let map = lines.block(0, MAX_DEPTH)?;
         match lines.peek() {
@@ -38,7 +38,7 @@ impl Yaml {
     }
 
     /// A map's value.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match self {
             Self::Map(entries) => {
                 entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
@@ -48,7 +48,7 @@ impl Yaml {
     }
 
     /// A word.
-    pub(super) fn word(&self) -> Option<&str> {
+    pub(crate) fn word(&self) -> Option<&str> {
         match self {
             Self::Word(word) => Some(word),
             _ => None,
@@ -56,7 +56,7 @@ impl Yaml {
     }
 
     /// The words of a list, or one word.
-    pub(super) fn words(&self) -> Option<Vec<&str>> {
+    pub(crate) fn words(&self) -> Option<Vec<&str>> {
         match self {
             Self::Word(word) => Some(vec![word.as_str()]),
             Self::List(items) => items.iter().map(Self::word).collect(),

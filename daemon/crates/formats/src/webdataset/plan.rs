@@ -1,5 +1,7 @@
 //! Plans the scan of archives, and describes its results.
 
+use std::collections::HashSet;
+
 use super::members::Members;
 use super::names::{self, Name};
 use super::scan::{Column, Counts};
@@ -19,6 +21,8 @@ pub(crate) struct TarScan {
     /// One per field.
     pub(super) rules: Vec<FieldRule>,
     pub(super) columns: Vec<Column>,
+    /// Samples that are left out, as `ARCHIVE/KEY`.
+    pub(super) excluded: HashSet<Vec<u8>>,
 }
 
 /// Infers the fields from the first samples.
@@ -98,6 +102,7 @@ impl TarScan {
             "sample",
             " without a member that dataset.fields has as missing = \"skip\"",
         );
+        tell(counts.excluded, left_out, "sample", " that .nv-meta excludes");
         tell(counts.foreign, left_out, "sample", " without any member that dataset.fields names");
         if let Some(first) = counts.distrusted.first() {
             tell(

@@ -1,8 +1,11 @@
 //! Groups the members of an archive into samples.
 
 use super::dali_index::{self, List};
+use super::energon;
 use super::members::{End, Members};
 use super::names::{self, Name};
+use std::collections::HashSet;
+
 use forebay_dataset::error::DatasetError;
 use forebay_index::shards::{Extent, Pace, ScannedShard};
 use forebay_index::stored_file::StoredFile;
@@ -30,6 +33,8 @@ pub(crate) struct Counts {
     pub(super) skipped: u64,
     /// Samples without any column.
     pub(super) foreign: u64,
+    /// Samples that Energon's split excludes.
+    pub(super) excluded: u64,
     /// Hard links without data.
     pub(super) links: u64,
     /// Archives without an end mark, which may be truncated.
@@ -46,6 +51,7 @@ impl Counts {
         self.hidden += other.hidden;
         self.skipped += other.skipped;
         self.foreign += other.foreign;
+        self.excluded += other.excluded;
         self.links += other.links;
         self.unmarked += other.unmarked;
         self.distrusted.extend_from_slice(&other.distrusted);
@@ -64,13 +70,19 @@ const MEMBERS_PER_CHECK: u64 = 256;
 pub(super) fn scan_shard(
     storage: &dyn Storage,
     path: &[u8],
-    columns: &[Column],
+    (columns, excluded): (&[Column], &HashSet<Vec<u8>>),
     pace: &dyn Pace,
 ) -> Result<(ScannedShard, Counts), DatasetError> {
     let archive = StoredFile::new(storage, path)?;
+    if energon::is_metadata(path) {
+        // It has no samples: it is in the index so that a change of it is noticed.
+        let (path, stamp) = (path.to_vec(), archive.stamp);
+        return Ok((ScannedShard { path, stamp, ..ScannedShard::default() }, Counts::default()));
+    }
+    let leave_out = Excluded { archive: path, samples: excluded };
     let mut distrusted = None;
     match dali_index::read(storage, path, &archive)? {
-        Some(Ok(list)) => match group_list(&list, path, &archive, columns) {
+        Some(Ok(list)) => match group_list(&list, path, &archive, (columns, leave_out)) {
             Ok(found) => return Ok(found),
             Err(reason) => distrusted = Some(reason),
         },
@@ -78,7 +90,7 @@ pub(super) fn scan_shard(
         None => {}
     }
     let window = WindowSize::for_storage(storage);
-    let mut grouping = Grouping::new(columns);
+    let mut grouping = Grouping::new(columns, leave_out);
     grouping.counts.distrusted = distrusted.into_iter().collect();
     let mut members = Members::new(&archive, window);
     let mut walked = 0;
@@ -104,9 +116,9 @@ fn group_list(
     list: &List,
     path: &[u8],
     archive: &StoredFile<'_>,
-    columns: &[Column],
+    (columns, leave_out): (&[Column], Excluded<'_>),
 ) -> Result<(ScannedShard, Counts), String> {
-    let mut grouping = Grouping::new(columns);
+    let mut grouping = Grouping::new(columns, leave_out);
     for member in list.members() {
         let extent = Extent { offset: member.offset, bytes: member.size };
         grouping.add(member.name, extent)?;
@@ -116,9 +128,23 @@ fn group_list(
     Ok((ScannedShard { is_listed: true, ..shard }, counts))
 }
 
+/// The samples of an archive that are left out by name, as `ARCHIVE/KEY`.
+#[derive(Debug, Clone, Copy)]
+struct Excluded<'a> {
+    archive: &'a [u8],
+    samples: &'a HashSet<Vec<u8>>,
+}
+
+impl Excluded<'_> {
+    fn has(&self, key: &[u8]) -> bool {
+        !self.samples.is_empty() && self.samples.contains(&[self.archive, key].join(&b'/'))
+    }
+}
+
 /// Groups the members of one shard into samples.
 struct Grouping<'a> {
     columns: &'a [Column],
+    leave_out: Excluded<'a>,
     key: Vec<u8>,
     /// The current sample: per column the member, and the index of its extension in the column's list.
     row: Vec<Option<(Extent, usize)>>,
@@ -128,11 +154,11 @@ struct Grouping<'a> {
 }
 
 impl<'a> Grouping<'a> {
-    fn new(columns: &'a [Column]) -> Self {
+    fn new(columns: &'a [Column], leave_out: Excluded<'a>) -> Self {
         let counts = Counts { missing: vec![0; columns.len()], ..Counts::default() };
         let row = vec![None; columns.len()];
         let shard = ScannedShard::default();
-        Self { columns, key: Vec::new(), row, is_open: false, shard, counts }
+        Self { columns, leave_out, key: Vec::new(), row, is_open: false, shard, counts }
     }
 
     fn add(&mut self, name: &[u8], extent: Extent) -> Result<(), String> {
@@ -178,7 +204,9 @@ impl<'a> Grouping<'a> {
         }
         let is_foreign = self.row.iter().all(Option::is_none);
         let mut pairs = self.columns.iter().zip(&self.row);
-        if is_foreign {
+        if self.leave_out.has(&self.key) {
+            self.counts.excluded += 1;
+        } else if is_foreign {
             self.counts.foreign += 1;
         } else if pairs.any(|(column, found)| column.skips && found.is_none()) {
             self.counts.skipped += 1;

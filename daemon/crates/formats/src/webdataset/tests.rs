@@ -14,7 +14,7 @@ use crate::testing::{
 use crate::{open, recognize};
 use forebay_dataset::{DatasetError, OpenOptions, Opened};
 
-fn conforming(root: &Path, count: usize) -> PathBuf {
+pub(super) fn conforming(root: &Path, count: usize) -> PathBuf {
     let samples: Vec<_> = (0..count)
         .map(|number| {
             let text = format!("text {number}");

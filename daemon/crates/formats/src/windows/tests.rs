@@ -8,7 +8,7 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
 use crate::conformance;
-use crate::testing::{EVERYWHERE, config_for, npy_bytes, own_keys, write_aged};
+use crate::testing::{EVERYWHERE, config_for, npy_bytes, own_keys, sample, write_aged};
 use forebay_dataset::{DatasetError, FieldKind, FieldValue, OpenOptions, Opened};
 use forebay_storage::location::SampleBytes;
 
@@ -369,8 +369,46 @@ fn chunks_of_every_codec_are_what_zarr_python_wrote() {
             arrays += 1;
         }
     }
-    assert!(arrays >= 14, "{arrays}");
-    assert_eq!(blocks, 1 + 2 + 4 + 1 + 1);
+    assert!(arrays >= 22, "{arrays}");
+    assert_eq!(blocks, 1 + 1 + 2 + 4 + 1 + 1);
+}
+
+#[test]
+fn damaged_indexes_of_shards_are_refused_with_their_file() {
+    for name in ["shards_absent", "shards_first"] {
+        let from = fixture().join("v3.zarr").join(name);
+        let metadata = fs::read(from.join("zarr.json")).unwrap();
+        let shard = fs::read(from.join("c/0/0/0")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        write_aged(&folder.path().join("zarr.json"), &metadata);
+        let path = folder.path().join("c/0/0/0");
+        let keys = "dataset.windows = { length = 2 }";
+        write_aged(&path, &shard);
+        let first = values(&open_with("zarr", folder.path(), keys).unwrap(), 0);
+        assert!(open_with("zarr", folder.path(), keys).unwrap().report.reused);
+        // The indexes have more than 50 bytes.
+        for at in [0, 40] {
+            let mut damaged = shard.clone();
+            let at = if name == "shards_first" { at } else { shard.len() - 1 - at };
+            damaged[at] ^= 1;
+            write_aged(&path, &damaged);
+            let message = refused("zarr", folder.path(), keys);
+            assert!(message.contains("checksum") && message.contains("c/0/0/0"), "{message}");
+        }
+        write_aged(&path, &shard[..40]);
+        let message = refused("zarr", folder.path(), keys);
+        assert!(message.contains("shorter than the index"), "{message}");
+        // A chunk that is damaged, in a file whose index is not, is a bad sample.
+        let mut damaged = shard.clone();
+        let at = if name == "shards_first" { shard.len() - 3 } else { 3 };
+        damaged[at] ^= 0x55;
+        write_aged(&path, &damaged);
+        let opened = open_with("zarr", folder.path(), keys).unwrap();
+        let mut samples = 0..opened.dataset.sample_count();
+        assert!(samples.any(|id| sample(&opened, id).is_err()), "{name}");
+        write_aged(&path, &shard);
+        assert_eq!(values(&open_with("zarr", folder.path(), keys).unwrap(), 0), first);
+    }
 }
 
 #[test]

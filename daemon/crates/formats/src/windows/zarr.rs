@@ -2,7 +2,8 @@
 //!
 //! The files of the index are the metadata. A chunk is a file whose name follows from its number: only the runs of
 //! chunks that exist are kept ([`Piece`]: `first` is a chunk's number, `bytes` how many follow). A chunk that several
-//! windows need is a block, which is read once while they are near; of an uncompressed one only the rows are read.
+//! windows need is a block, which is read once while they are near; of an uncompressed one only the rows are read. Of a
+//! shard, whose file has several chunks, the index is read for ours, and then its chunks by range.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use super::plan::Column;
 use super::rows::{Found, Parts, RowFormat, Rows};
 use super::{Windows, report};
 use crate::indexed::Opening;
-use crate::zarr::{Chunk, Grid, V2, V3, ZarrArray, decode, is_group};
+use crate::zarr::{Chunk, Grid, ShardChunk, Shards, V2, V3, ZarrArray, decode, is_group};
 use forebay_dataset::Defect;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::npy_header::ARRAY;
@@ -174,12 +175,61 @@ fn nodes(opening: &Opening<'_, Windows<ZarrRows>>) -> Result<Vec<Node>, DatasetE
     }
 }
 
-/// The chunks that exist, in runs.
+/// The chunks that exist, in runs; those of shards one by one.
 fn stored_chunks(
     storage: &dyn Storage,
     folder: &str,
     array: &ZarrArray,
 ) -> Result<Vec<Piece>, DatasetError> {
+    let numbers = stored_files(storage, folder, array.files())?;
+    if let Some(shards) = &array.shards {
+        return shard_chunks(storage, (folder, array, shards), &numbers);
+    }
+    let mut runs = Vec::<Piece>::new();
+    for number in numbers {
+        match runs.last_mut().filter(|run| run.first + run.bytes == number) {
+            Some(run) => run.bytes += 1,
+            None => runs.push(Piece { first: number, bytes: 1, ..Piece::default() }),
+        }
+    }
+    Ok(runs)
+}
+
+/// The chunks of shards: each piece is one, `file` is its shard's number and `form` its size.
+fn shard_chunks(
+    storage: &dyn Storage,
+    (folder, array, shards): (&str, &ZarrArray, &Shards),
+    files: &[u64],
+) -> Result<Vec<Piece>, DatasetError> {
+    let (mut pieces, mut index) = (Vec::new(), Vec::new());
+    for shard in files {
+        let path = chunk_path(folder, array, *shard);
+        let file = StoredFile::new(storage, &path)?;
+        let bytes = file.stamp.bytes;
+        let place = shards.place(array, bytes);
+        let (offset, length) = place
+            .ok_or_else(|| file.fault("it is shorter than the index of its shard".to_owned()))?;
+        file.read(offset, length, &mut index)?;
+        let found =
+            shards.chunks(array, *shard, (&index, bytes)).map_err(|reason| file.fault(reason))?;
+        pieces.extend(found.into_iter().map(|ShardChunk { number, offset, bytes }| Piece {
+            first: number,
+            file: *shard,
+            offset,
+            bytes: 1,
+            form: bytes,
+        }));
+    }
+    pieces.sort_unstable_by_key(|piece| piece.first);
+    Ok(pieces)
+}
+
+/// The numbers of the files of chunks that exist, in order.
+fn stored_files(
+    storage: &dyn Storage,
+    folder: &str,
+    array: &ZarrArray,
+) -> Result<Vec<u64>, DatasetError> {
     let (grid, axes) = (Grid(array), array.shape.len());
     let mut numbers = Vec::new();
     if array.separator == '.' {
@@ -224,29 +274,38 @@ fn stored_chunks(
     }
     numbers.sort_unstable();
     numbers.dedup();
-    let mut runs = Vec::<Piece>::new();
-    for number in numbers {
-        match runs.last_mut().filter(|run| run.first + run.bytes == number) {
-            Some(run) => run.bytes += 1,
-            None => runs.push(Piece { first: number, bytes: 1, ..Piece::default() }),
-        }
-    }
-    Ok(runs)
+    Ok(numbers)
+}
+
+/// A chunk that exists: its number, its file's number, and where it is in a shard.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    number: u64,
+    file: u64,
+    range: ByteRange,
 }
 
 /// The chunks of a range that exist.
-fn present(rows: &Rows<'_, Chunked>, numbers: Range<u64>) -> impl Iterator<Item = u64> {
+fn present(rows: &Rows<'_, Chunked>, numbers: Range<u64>) -> impl Iterator<Item = Stored> {
+    let is_sharded = rows.column().more.array.shards.is_some();
     let pieces = rows.index.pieces_from(rows.set, rows.place, numbers.start);
     pieces.take_while(move |piece| piece.first < numbers.end).flat_map(move |piece| {
         let end = piece.first.saturating_add(piece.bytes);
-        piece.first.max(numbers.start)..end.min(numbers.end)
+        let each = piece.first.max(numbers.start)..end.min(numbers.end);
+        each.map(move |number| match is_sharded {
+            false => Stored { number, file: number, range: ByteRange { offset: 0, length: None } },
+            true => {
+                let range = ByteRange { offset: piece.offset, length: Some(piece.form) };
+                Stored { number, file: piece.file, range }
+            }
+        })
     })
 }
 
-/// A chunk's file, relative to the root.
+/// The file of a chunk or a shard, relative to the root.
 fn chunk_path(folder: &str, array: &ZarrArray, number: u64) -> Vec<u8> {
     let mut name = Vec::new();
-    Grid(array).append_name(number, &mut name);
+    Grid(array.files()).append_name(number, &mut name);
     below(folder.as_bytes(), &name)
 }
 
@@ -297,7 +356,7 @@ impl RowFormat for ZarrRows {
                     limits.inflated_bytes
                 )));
             }
-            let chunks = Grid(&array).chunks();
+            let chunks = Grid(array.files()).chunks();
             let files = before.saturating_add(chunks).saturating_add(found.files.len() as u64 + 1);
             if files > MAX_FILES {
                 return Err(file.fault(format!(
@@ -359,12 +418,10 @@ impl RowFormat for ZarrRows {
         let (grid, is_plain) = (Grid(array), array.is_plain());
         let first = rows.index.file_count().saturating_add(*before);
         for (place, numbers) in grid.of_rows(&rows.rows) {
-            for number in present(&rows, numbers) {
-                let file = FileId(first.saturating_add(number));
+            for Stored { file, range, .. } in present(&rows, numbers) {
+                let file = FileId(first.saturating_add(file));
                 locations.push(match is_plain {
-                    false => {
-                        Location { unit: Unit::Block(Transform::None), ..Location::whole(file) }
-                    }
+                    false => Location { file, range, unit: Unit::Block(Transform::None) },
                     true => {
                         let row_bytes = chunk_row_bytes(array);
                         let Range { start, end } = grid.rows_in(place, &rows.rows);
@@ -397,9 +454,9 @@ impl RowFormat for ZarrRows {
         };
         let mut buffers = [Vec::new(), Vec::new()];
         for (place, numbers) in grid.of_rows(&rows.rows) {
-            for number in present(&rows, numbers) {
+            for Stored { number, file, .. } in present(&rows, numbers) {
                 let named = |Defect(reason)| {
-                    let path = chunk_path(folder, array, number);
+                    let path = chunk_path(folder, array, file);
                     Defect(format!("`{name}`, {}: {reason}", String::from_utf8_lossy(&path)))
                 };
                 let chunk = if array.is_plain() {

@@ -1,10 +1,11 @@
 //! Containers of Blosc 1: blocks that are compressed one by one, after a shuffle of their bytes or bits.
 //!
-//! The format: <https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst>. BloscLZ and Snappy inside are
-//! refused by name. No length in the data is trusted: the caller knows the size of the result.
+//! The format: <https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst>. Snappy inside is refused by
+//! name; `blosclz` reads BloscLZ. No length in the data is trusted: the caller knows the size of the result.
 
 use std::io::Read;
 
+use super::blosclz;
 use forebay_storage::codec::Codec;
 
 const HEADER_BYTES: usize = 16;
@@ -104,6 +105,7 @@ fn unpack<'b>(compressor: u8, bytes: &'b [u8], into: &mut [u8]) -> Result<&'b [u
         return Ok(rest);
     }
     let is_good = match compressor {
+        0 => blosclz::unpack(packed, into).is_some(),
         1 => Codec::Lz4.unpack_into(packed, into),
         3 => {
             let mut decoder = flate2::read::ZlibDecoder::new(packed);

@@ -63,7 +63,7 @@ impl Grid<'_> {
     }
 
     /// A chunk's place along each axis.
-    fn places(&self, mut number: u64) -> Vec<u64> {
+    pub(super) fn places(&self, mut number: u64) -> Vec<u64> {
         let mut places: Vec<_> = (0..self.0.shape.len())
             .rev()
             .map(|axis| {

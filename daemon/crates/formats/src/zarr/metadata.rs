@@ -9,6 +9,8 @@ use serde_json::Value;
 pub(crate) const V2: &str = ".zarray";
 /// The file of an array, or a group, of format 3.
 pub(crate) const V3: &str = "zarr.json";
+/// The most chunks of a shard, each of which has a record in its index.
+const MAX_SHARD_CHUNKS: u64 = 1 << 22;
 /// The most chunks of an array: more than any store has, and far from an overflow.
 const MAX_CHUNKS: u64 = 1 << 48;
 
@@ -43,6 +45,20 @@ pub(crate) struct ZarrArray {
     pub(crate) prefix: String,
     /// Between the numbers.
     pub(crate) separator: char,
+    /// The files that chunks are in, if a file has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shards: Option<Box<Shards>>,
+}
+
+/// Files of several chunks each, with an index of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shards {
+    /// The array whose chunks are the files.
+    pub(crate) files: ZarrArray,
+    /// Whether the index is at the start of a file, and not at its end.
+    pub(crate) is_first: bool,
+    /// Whether a checksum follows the index.
+    pub(crate) has_checksum: bool,
 }
 
 #[derive(Deserialize)]
@@ -147,7 +163,8 @@ impl ZarrArray {
         let fill = fill_of(&of.fill_value, dtype, big_endian)?;
         let (prefix, codecs) = (String::new(), codecs.into_iter().collect());
         let (shape, chunk, dtype) = (of.shape, of.chunks, dtype.name().to_owned());
-        Ok(Self { shape, chunk, order, dtype, big_endian, fill, codecs, prefix, separator })
+        let shards = None;
+        Ok(Self { shape, chunk, order, dtype, big_endian, fill, codecs, prefix, separator, shards })
     }
 
     fn of_3(json: &[u8]) -> Result<Self, String> {
@@ -173,30 +190,52 @@ impl ZarrArray {
             other => return Err(format!("its chunks are named by {other:?}, which is not known")),
         };
         let separator = separator(encoding.text("separator").unwrap_or(usual))?;
-        let mut order: Vec<usize> = (0..of.shape.len()).collect();
-        let (mut codecs, mut big_endian, mut is_bytes) = (Vec::new(), false, false);
-        for codec in &of.codecs {
-            match codec.name.as_str() {
-                "transpose" if !is_bytes => order = transposed(codec, &order)?,
-                "bytes" | "endian" if !is_bytes => {
-                    is_bytes = true;
-                    big_endian = codec.text("endian") == Some("big") && dtype.size_bytes() > 1;
-                }
-                "sharding_indexed" => {
-                    return Err(
-                        "its chunks are in shards, which are not read yet; write it without shards=".to_owned(),
-                    );
-                }
-                other if is_bytes => codecs.push(codec_of(other)?),
-                other => return Err(format!("it has the codec {other:?}, which is not read")),
+        let shape = of.shape;
+        let axes = shape.len();
+        let (inner, is_first, has_checksum) = match &of.codecs[..] {
+            [only] if only.name == "sharding_indexed" => {
+                let Sharding { chunk, codecs, is_first, has_checksum } = Sharding::of(only)?;
+                (Some((chunk, codecs)), is_first, has_checksum)
             }
-        }
-        if !is_bytes {
-            return Err("none of its codecs makes bytes of elements".to_owned());
-        }
+            _ => (None, false, false),
+        };
+        let codecs = inner.as_ref().map_or(&of.codecs[..], |(_, codecs)| codecs);
+        let Encoding { order, codecs, big_endian } = Encoding::of(codecs, dtype, axes)?;
         let fill = fill_of(&of.fill_value, dtype, big_endian)?;
-        let (shape, prefix, dtype) = (of.shape, prefix.to_owned(), dtype.name().to_owned());
-        Ok(Self { shape, chunk, order, dtype, big_endian, fill, codecs, prefix, separator })
+        let (prefix, dtype, shards) = (prefix.to_owned(), dtype.name().to_owned(), None);
+        let mut array = Self {
+            shape,
+            chunk,
+            order,
+            dtype,
+            big_endian,
+            fill,
+            codecs,
+            prefix,
+            separator,
+            shards,
+        };
+        if let Some((chunk, _)) = inner {
+            let sides = array.chunk.iter().zip(&chunk);
+            if chunk.len() != array.chunk.len()
+                || sides.clone().any(|(all, side)| *side == 0 || all % side != 0)
+            {
+                return Err(format!(
+                    "chunks of {chunk:?} do not fill a shard of {:?}",
+                    array.chunk
+                ));
+            }
+            let each = sides.map(|(all, side)| all / side).fold(1, u64::saturating_mul);
+            if each > MAX_SHARD_CHUNKS {
+                return Err(format!(
+                    "a shard has {each} chunks, and at most {MAX_SHARD_CHUNKS} are read"
+                ));
+            }
+            array.check()?;
+            let files = Self { chunk: std::mem::replace(&mut array.chunk, chunk), ..array.clone() };
+            array.shards = Some(Box::new(Shards { files, is_first, has_checksum }));
+        }
+        Ok(array)
     }
 
     /// Refuses shapes that are not of arrays of rows, and sizes that overflow.
@@ -248,7 +287,90 @@ impl ZarrArray {
 
     /// Whether a part of a chunk can be read from its file: it is not compressed, and its rows follow one another.
     pub(crate) fn is_plain(&self) -> bool {
-        self.codecs.is_empty() && self.order.is_sorted()
+        self.codecs.is_empty() && self.order.is_sorted() && self.shards.is_none()
+    }
+
+    /// The array whose chunks are files.
+    pub(crate) fn files(&self) -> &Self {
+        self.shards.as_ref().map_or(self, |shards| &shards.files)
+    }
+}
+
+/// What the codecs of chunks do to their elements and bytes.
+struct Encoding {
+    order: Vec<usize>,
+    codecs: Vec<ByteCodec>,
+    big_endian: bool,
+}
+
+impl Encoding {
+    fn of(list: &[Named], dtype: DType, axes: usize) -> Result<Self, String> {
+        let mut order: Vec<usize> = (0..axes).collect();
+        let (mut codecs, mut big_endian, mut is_bytes) = (Vec::new(), false, false);
+        for codec in list {
+            match codec.name.as_str() {
+                "transpose" if !is_bytes => order = transposed(codec, &order)?,
+                "bytes" | "endian" if !is_bytes => {
+                    is_bytes = true;
+                    big_endian = codec.text("endian") == Some("big") && dtype.size_bytes() > 1;
+                }
+                "sharding_indexed" => {
+                    return Err("its shards are within another codec; write it with shards= alone"
+                        .to_owned());
+                }
+                other if is_bytes => codecs.push(codec_of(other)?),
+                other => return Err(format!("it has the codec {other:?}, which is not read")),
+            }
+        }
+        match is_bytes {
+            true => Ok(Self { order, codecs, big_endian }),
+            false => Err("none of its codecs makes bytes of elements".to_owned()),
+        }
+    }
+}
+
+/// The configuration of `sharding_indexed`.
+struct Sharding {
+    chunk: Vec<u64>,
+    codecs: Vec<Named>,
+    is_first: bool,
+    has_checksum: bool,
+}
+
+impl Sharding {
+    fn of(codec: &Named) -> Result<Self, String> {
+        let chunk = numbers(codec.configuration.get("chunk_shape"))
+            .ok_or("its shards do not have the shape of their chunks")?;
+        let list = |key: &str| {
+            let value = codec.configuration.get(key).cloned().unwrap_or_default();
+            serde_json::from_value::<Vec<Named>>(value).map_err(|error| malformed(&error))
+        };
+        let (codecs, index) = (list("codecs")?, list("index_codecs")?);
+        let is_first = match codec.text("index_location").unwrap_or("end") {
+            "start" => true,
+            "end" => false,
+            other => {
+                return Err(format!(
+                    "the index of its shards is at {other:?}; start and end are known"
+                ));
+            }
+        };
+        let names: Vec<_> = index.iter().map(|codec| codec.name.as_str()).collect();
+        let has_checksum = match names[..] {
+            ["bytes"] => false,
+            ["bytes", "crc32c"] => true,
+            _ => {
+                return Err(format!(
+                    "the index of its shards has the codecs {names:?}; bytes and crc32c are read"
+                ));
+            }
+        };
+        if index[0].text("endian") == Some("big") {
+            return Err(
+                "the index of its shards is big-endian; little-endian ones are read".to_owned()
+            );
+        }
+        Ok(Self { chunk, codecs, is_first, has_checksum })
     }
 }
 
