@@ -103,6 +103,11 @@ impl<'l> Decoder<'l> {
         decoder.set_number(c"max_pixels", i64::try_from(max_pixels).unwrap_or(i64::MAX));
         // A damaged slice is an error: without this some decoders fill it with other pixels and say nothing.
         decoder.set(c"err_detect", "explode");
+        if codec == Codec::Mpeg4 {
+            // Its standard leaves the transform's rounding open: this one has the same results on all processors.
+            decoder.set(c"idct", "simple");
+            decoder.set(c"flags", "+bitexact");
+        }
         // SAFETY: context and decoder belong together; there are no more options.
         let code = unsafe {
             (functions.avcodec_open2)(kept_context.as_ptr(), found.as_ptr(), std::ptr::null_mut())
