@@ -111,7 +111,7 @@ fn broken_files_are_no_crash() {
                 bytes[place] =
                     [0, 1, 0x7f, 0xff, next(&mut state).to_le_bytes()[0]][next(&mut state) % 5];
             }
-            if next(&mut state) % 4 == 0 {
+            if next(&mut state).is_multiple_of(4) {
                 bytes.truncate(next(&mut state) % bytes.len());
             }
             fuzz(&bytes);
