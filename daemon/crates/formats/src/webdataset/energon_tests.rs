@@ -70,7 +70,7 @@ fn a_part_has_its_archives_in_their_order_without_what_is_excluded() {
     );
     let warnings = train.report.warnings.join("\n");
     assert!(warnings.contains("the part \"train\" of .nv-meta/split.yaml is read"), "{warnings}");
-    assert!(warnings.contains("1 samples that .nv-meta excludes"), "{warnings}");
+    assert!(warnings.contains("left out: 1 sample that .nv-meta excludes"), "{warnings}");
     let bytes = format!("{:?}", b"picture 2");
     assert_eq!(sample(&train, 1).unwrap(), [bytes, "\"caption 2\"".to_owned()]);
     let fields: Vec<_> = train.dataset.fields().iter().map(|field| &field.name[..]).collect();

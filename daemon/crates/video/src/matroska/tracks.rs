@@ -6,6 +6,8 @@ use crate::codec::{Codec, Color, Rotation, TimeBase, refine};
 use crate::error::{Result, refuse};
 use crate::table::{MAX_STREAMS, Media, Packet, Stream, Table};
 
+/// A longer name is of no codec that is known.
+const MAX_NAME_BYTES: usize = 64;
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
@@ -128,7 +130,7 @@ impl Track {
             let (id, bytes) = element?;
             match id {
                 id::TRACK_NUMBER => number = unsigned(bytes)?,
-                id::CODEC => {
+                id::CODEC if bytes.len() <= MAX_NAME_BYTES => {
                     codec = std::str::from_utf8(bytes).unwrap_or("?").trim_end_matches('\0')
                 }
                 id::CODEC_PRIVATE => configuration = bytes,
@@ -151,7 +153,7 @@ impl Track {
         let ticks = |time: u64| (u128::from(time) + u128::from(scale) / 2) / u128::from(scale);
         let mut track = Self {
             number,
-            stream: Err(codec.chars().take(64).collect()),
+            stream: Err(codec.to_owned()),
             duration: u32::try_from(ticks(duration)).unwrap_or(0),
             delay: i64::try_from(ticks(delay)).unwrap_or(0),
             packets: Vec::new(),

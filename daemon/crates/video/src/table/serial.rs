@@ -6,11 +6,14 @@
 use super::{MAX_PACKETS, MAX_STREAMS, Media, Packet, Stream, Table};
 use crate::clip::{MAX_CONFIGURATION_BYTES, MAX_SIDE};
 use crate::codec::{Codec, Color, Rotation, TimeBase};
-use crate::error::{Result, refuse};
+use crate::error::{Refused, Result, refuse};
 use crate::varint::{self, Reader};
 
 /// The version of the form, its first byte.
 const VERSION: u8 = 1;
+
+/// The longest name of a codec that is not read.
+const MAX_NAME_BYTES: u32 = 256;
 
 const KEY: u8 = 1;
 const DISCARD: u8 = 2;
@@ -52,8 +55,9 @@ impl Table {
         let streams = (0..count).map(|_| Stream::read(reader, &mut left)).collect::<Result<_>>()?;
         let count = reader.up_to(MAX_STREAMS, "other streams")?;
         let name = |_| {
-            let name = reader.counted_bytes(64, "bytes of a codec's name")?;
-            Ok(String::from_utf8_lossy(name).into_owned())
+            let name = reader.counted_bytes(MAX_NAME_BYTES, "bytes of a codec's name")?;
+            let name = std::str::from_utf8(name);
+            name.map(str::to_owned).map_err(|_| Refused("a codec's name is no text".to_owned()))
         };
         let unknown = (0..count).map(name).collect::<Result<_>>()?;
         match reader.rest() {
