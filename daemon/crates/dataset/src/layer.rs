@@ -19,10 +19,6 @@ use crate::{
 /// [`Dataset::direct_read`], which would read past a layer that does not define it.
 ///
 /// A layer has the inner dataset's samples, ids and files.
-#[expect(
-    clippy::missing_errors_doc,
-    reason = "the errors are those of the same methods of `Dataset`"
-)]
 pub(crate) trait Layer: FileTable + Debug {
     /// The type of the inner dataset.
     type Inner: Dataset + ?Sized;
