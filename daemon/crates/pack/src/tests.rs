@@ -492,7 +492,7 @@ struct Written {
 impl forebay_storage::Layer for Written {
     type Inner = dyn Storage;
 
-    fn inner(&self) -> &dyn Storage {
+    fn inner(&self) -> &Self::Inner {
         self.inner.as_ref()
     }
 
