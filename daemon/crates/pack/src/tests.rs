@@ -492,11 +492,7 @@ struct Written {
 impl forebay_storage::Layer for Written {
     type Inner = dyn Storage;
 
-<<<<<<< HEAD
-    fn inner(&self) -> &(dyn Storage + 'static) {
-=======
     fn inner(&self) -> &Self::Inner {
->>>>>>> goals
         self.inner.as_ref()
     }
 
