@@ -45,11 +45,7 @@ def _feeder(config: Path) -> Iterator[str]:
 def _rows(config: Path, epoch: int) -> dict[int, Any]:
     with forebay.Loader(str(config)) as loader:
         loader.set_epoch(epoch)
-        return {
-            int(index): batch["image"][row].copy()
-            for batch in loader
-            for row, index in enumerate(batch["index"])
-        }
+        return {int(index): batch["image"][row].copy() for batch in loader for row, index in enumerate(batch["index"])}
 
 
 def test_pyarrow_reads_the_rows_of_a_loader(tmp_path: Path) -> None:
