@@ -179,8 +179,15 @@ mod tests {
         let left_out: Vec<&str> = all.filter(|name| !drawn.contains(name)).collect();
         // `decode-image` is applied to each image of the sheet, and texts and lists are no images; the effect of the others is not
         // visible in bytes.
-        let on_others =
-            ["image-patches", "map-segments", "spectrogram", "mel-spectrogram", "tokenize", "chat"];
+        let on_others = [
+            "decode-video",
+            "image-patches",
+            "map-segments",
+            "spectrogram",
+            "mel-spectrogram",
+            "tokenize",
+            "chat",
+        ];
         let left_out: Vec<&str> =
             left_out.into_iter().filter(|name| !on_others.contains(name)).collect();
         assert_eq!(left_out, ["decode-image", "normalize", "delay"]);
