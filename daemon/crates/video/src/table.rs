@@ -9,6 +9,8 @@ use crate::error::{Result, refuse};
 pub const MAX_STREAMS: u32 = 64;
 /// The most packets of all streams of a table.
 pub const MAX_PACKETS: u32 = 1 << 22;
+/// How often the bytes of a file may be packets of a stream.
+const MOST_REPEATED: u64 = 4;
 
 /// The streams of a file that are pictures or sound with a known codec, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -122,6 +124,14 @@ impl Table {
                      wrong",
                     stream.number,
                     stream.packets[number].end()
+                );
+            }
+            // Edits may show packets more than once; a few bytes of a header could announce millions that overlap.
+            let bytes: u64 = stream.packets.iter().map(|packet| u64::from(packet.size)).sum();
+            if bytes > length_bytes.saturating_mul(MOST_REPEATED) {
+                return refuse!(
+                    "the packets of stream {} have {bytes} bytes, and the file has {length_bytes}: they overlap",
+                    stream.number
                 );
             }
         }

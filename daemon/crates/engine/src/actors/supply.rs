@@ -284,17 +284,40 @@ impl Supply {
             all.iter().filter_map(std::sync::Weak::upgrade).collect()
         };
         for asked in asked {
+            self.end_cancelled(&asked);
             if now.saturating_duration_since(asked.since) >= after {
                 self.hedge_one(&asked, now, after);
             }
         }
     }
 
+    /// Ends the rows of cancelled batches, whose answers are dropped from here on: a seek does not wait for feeders.
+    fn end_cancelled(&self, asked: &Asked) {
+        let mut rows = lock(&asked.rows);
+        let is_cancelled = |job: &mut FetchJob| job.session.slots[job.slot].is_cancelled();
+        let ended: Vec<FetchJob> =
+            rows.iter_mut().filter_map(|place| place.job.take_if(is_cancelled)).collect();
+        drop(rows);
+        if ended.is_empty() {
+            return;
+        }
+        self.outstanding.fetch_sub(ended.len() as u64, Ordering::Relaxed);
+        for mut job in ended {
+            // The rows that follow it are admitted again.
+            drop(job.take_lead());
+            finish_copy(&job, &self.shared, |_| {});
+        }
+    }
+
     fn hedge_one(self: &Arc<Self>, asked: &Arc<Asked>, now: Instant, after: Duration) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let length = lock(&asked.rows).len();
+        // A feeder that answers nothing for so long is not waited for, whatever the share of rows that are made twice.
+        let waited = now.saturating_duration_since(asked.since);
+        let is_long = self.may_make_here && waited >= after.max(FIRST_OVERDUE);
         for place in 0..length {
-            if count(&self.counts.hedged) * HEDGED_ONE_IN > count(&self.counts.supplied) + 64 {
+            let hedged = count(&self.counts.hedged) * HEDGED_ONE_IN;
+            if !is_long && hedged > count(&self.counts.supplied) + 64 {
                 return;
             }
             let overdue = {
@@ -311,7 +334,7 @@ impl Supply {
             let Some((row, feeder, was_hedged)) = overdue else { continue };
             let taker = RowTaker { asked: Arc::clone(asked), first: place, count: 1 };
             // A row is asked for twice at most.
-            if !was_hedged && self.supplier.supply_again(row, feeder, taker) {
+            if !is_long && !was_hedged && self.supplier.supply_again(row, feeder, taker) {
                 self.counts.hedged.fetch_add(1, Ordering::Relaxed);
             } else if self.may_make_here
                 && let Some(job) = asked.take(place)
@@ -319,6 +342,9 @@ impl Supply {
                 self.counts.hedged.fetch_add(1, Ordering::Relaxed);
                 self.counts.late.fetch_add(1, Ordering::Relaxed);
                 lock(&self.returned).here.push(job);
+            } else if !was_hedged {
+                // Nobody else has room: another attempt comes later.
+                lock(&asked.rows)[place].hedged_at = None;
             }
         }
     }
@@ -467,7 +493,9 @@ impl RowTaker {
         let stream = &session.stream;
         let written = {
             let (cell, columns) = (&mut *cell, &stream.columns[..]);
-            write(&mut SuppliedRow { cell, stream, columns })
+            let mut row = SuppliedRow { cell, stream, columns };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write(&mut row)))
+                .unwrap_or_else(|_| Err("to write its row has panicked".to_owned()))
         };
         if let Err(reason) = written {
             drop(cell);
@@ -501,13 +529,16 @@ impl RowTaker {
         supply.counts.failed.fetch_add(1, Ordering::Relaxed);
         let failure = match failure {
             SupplyFailure::Defect(reason) => RowFailure::Defect(reason),
-            SupplyFailure::Raised { stage, summary, text } => {
+            SupplyFailure::Raised { stage, summary, text }
+                if stage < job.session.stream.stages.len() =>
+            {
                 RowFailure::Raised { stage, summary, text }
             }
-            SupplyFailure::Elsewhere(_) if supply.may_make_here => {
-                return supply.give_back(Vec::new(), vec![job]);
+            // A feeder says something impossible, or what may not hold here.
+            _ if supply.may_make_here => return supply.give_back(Vec::new(), vec![job]),
+            SupplyFailure::Raised { summary: reason, .. } | SupplyFailure::Elsewhere(reason) => {
+                RowFailure::Unreadable(reason)
             }
-            SupplyFailure::Elsewhere(reason) => RowFailure::Unreadable(reason),
         };
         if let Some(lead) = job.take_lead() {
             fail_followers(lead, &failure, &supply.shared);

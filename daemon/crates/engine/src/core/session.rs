@@ -559,7 +559,10 @@ impl Session {
     pub(crate) fn has_reads(&self, chunk: Chunk) -> bool {
         let left = self.batches.admissions_left();
         let under_way = || self.batches.rows_under_way(&self.work);
-        left > 0 && !chunk.waits_for_more(left, under_way(), self.shape.size)
+        // A substitute in the oldest batch is waited for: no batch is published before it.
+        let oldest = self.batches.open.front().map(|batch| batch.order);
+        let is_of_oldest = || self.batches.next_order() == oldest;
+        left > 0 && (is_of_oldest() || !chunk.waits_for_more(left, under_way(), self.shape.size))
     }
 
     /// Queues a row again to be fetched from the start.

@@ -153,8 +153,10 @@ fn supply(
     supplier
 }
 
+const STAGE: &str = "[[stage]]\nname = \"work\"\noperations = []\n";
+
 fn local(word: &str) -> String {
-    format!("[feeders]\nlocal = \"{word}\"\n")
+    format!("{STAGE}[feeders]\nlocal = \"{word}\"\n")
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn rows_of_another_engine_are_those_made_here() {
         on_engine_thread(|| async {
             let folder = tempfile::tempdir().unwrap();
             let stream = open_stream(folder.path(), true, &local(word));
-            let feeder = open_stream(folder.path(), true, "");
+            let feeder = open_stream(folder.path(), true, STAGE);
             let engine = start(&stream, 1 << 20);
             let supplier = supply(&engine, &feeder, Carrier::Carries, u64::MAX);
             let mut client = Client::attach(&engine, true);
@@ -187,7 +189,7 @@ fn rows_of_lost_connections_come_back_and_count_no_attempt() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
         let stream = open_stream(folder.path(), true, &local("never"));
-        let feeder = open_stream(folder.path(), true, "");
+        let feeder = open_stream(folder.path(), true, STAGE);
         let engine = start(&stream, 1 << 20);
         supply(&engine, &feeder, Carrier::Loses, u64::MAX);
         let mut client = Client::attach(&engine, true);
@@ -233,8 +235,8 @@ fn silent_supplier_is_given_up_when_its_rows_are_overdue() {
 fn supplier_whose_rows_differ_is_set_aside_and_the_batches_are_right() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let stream = open_stream(folder.path(), false, "");
-        let feeder = open_stream(folder.path(), false, "");
+        let stream = open_stream(folder.path(), false, STAGE);
+        let feeder = open_stream(folder.path(), false, STAGE);
         let engine = start(&stream, 1 << 20);
         let supplier = supply(&engine, &feeder, Carrier::Falsifies, 1);
         let mut client = Client::attach(&engine, false);
@@ -253,7 +255,7 @@ fn supplier_whose_rows_differ_is_set_aside_and_the_batches_are_right() {
 fn rows_of_a_client_that_has_left_are_not_made() {
     on_engine_thread(|| async {
         let folder = tempfile::tempdir().unwrap();
-        let engine = start(&open_stream(folder.path(), false, ""), 1 << 20);
+        let engine = start(&open_stream(folder.path(), false, STAGE), 1 << 20);
         let session = engine.borrow_mut().open_feed(0, 4).unwrap();
         let room = engine.borrow().feed_room(&session);
         let keys = |first: u64| {

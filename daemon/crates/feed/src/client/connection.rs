@@ -39,6 +39,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_secs(60);
 /// The state of a feeder that takes no further requests.
 const DRAINS: &str = "the feeder takes no further requests";
+/// The most bytes of a failure's texts that are kept.
+const MOST_TEXT: usize = 16 << 10;
+/// How often it is looked whether anybody still wants the rows of a request.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Beyond the rows of a message.
 const BESIDE_BYTES: usize = 5 << 20;
 const MAX_FRAME: u32 = 256 << 10;
@@ -48,7 +52,7 @@ pub(super) async fn keep(shared: Arc<Shared>, feeder: Feeder) {
     let key = feeder_key(&feeder);
     let mut pause = FIRST_PAUSE;
     let mut said = String::new();
-    while shared.table().is_wanted(key) {
+    while shared.table().goes_on(key) {
         let (has_served, reason) = serve(&shared, &feeder, key).await;
         if has_served {
             (pause, said) = (FIRST_PAUSE, String::new());
@@ -89,7 +93,7 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
     }
     tracing::info!(feeder = %feeder.address, host = &*feeder.host, cores = info.cores, "a feeder serves");
     shared.wake_engine();
-    (true, send_all(shared, key, calls, driver, requests).await)
+    send_all(shared, key, calls, driver, requests).await
 }
 
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
@@ -168,16 +172,16 @@ fn whole(error: &hyper::Error) -> String {
     text
 }
 
-/// Sends requests until the connection ends; says why it did.
+/// Sends requests until the connection ends: whether it was of use until then, and why it did.
 async fn send_all(
     shared: &Arc<Shared>,
     key: u64,
     calls: Calls,
     mut driver: tokio::task::JoinHandle<Result<(), hyper::Error>>,
     mut requests: mpsc::UnboundedReceiver<ToSend>,
-) -> String {
+) -> (bool, String) {
     let mut under_way = tokio::task::JoinSet::new();
-    let mut is_open = true;
+    let (mut is_open, mut is_sound) = (true, true);
     let reason = loop {
         tokio::select! {
             request = requests.recv(), if is_open => match request {
@@ -195,8 +199,12 @@ async fn send_all(
                 };
             }
             Some(answered) = under_way.join_next() => {
-                if let Ok(Err(reason)) = answered {
-                    break reason;
+                // A feeder that answers nonsense or nothing is asked again after longer and longer pauses.
+                is_sound = matches!(answered, Ok(Ok(())));
+                match answered {
+                    Ok(Ok(())) => {}
+                    Ok(Err(reason)) => break reason,
+                    Err(error) => break error.to_string(),
                 }
             }
         }
@@ -209,15 +217,28 @@ async fn send_all(
     shared.table().waits(key, Some(reason.clone()));
     requests.close();
     driver.abort();
-    reason
+    (is_sound, reason)
 }
 
-/// Asks for rows and writes them.
-async fn ask(
-    shared: Arc<Shared>,
+/// Asks for rows and writes them, until nobody wants them: then the stream is reset, and the feeder stops making them.
+async fn ask(shared: Arc<Shared>, key: u64, calls: Calls, request: ToSend) -> Result<(), String> {
+    tokio::select! {
+        answered = ask_for(&shared, key, calls, &request) => answered,
+        () = until_unwanted(&request) => Ok(()),
+    }
+}
+
+async fn until_unwanted(request: &ToSend) {
+    while (0..request.rows.len()).any(|row| request.taker.is_wanted(row)) {
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+async fn ask_for(
+    shared: &Arc<Shared>,
     key: u64,
     mut calls: Calls,
-    request: ToSend,
+    request: &ToSend,
 ) -> Result<(), String> {
     let ticket = ticket::Ticket {
         identity: shared.digest,
@@ -251,7 +272,7 @@ async fn ask(
         let Some(message) = next.map_err(|status| explained(&status))? else {
             return Ok(());
         };
-        take(&shared, key, &request, message)?;
+        take(shared, key, request, message)?;
     }
 }
 
@@ -286,18 +307,24 @@ fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Res
         if place >= request.rows.len() {
             return Err(broken());
         }
+        let (reason, text) = (cut(failure.reason, MOST_TEXT), cut(failure.text, MOST_TEXT));
         let reason = match FailureKind::try_from(failure.kind) {
-            Ok(FailureKind::Defect) => SupplyFailure::Defect(failure.reason),
-            Ok(FailureKind::Raised) => {
-                SupplyFailure::Raised { stage, summary: failure.reason, text: failure.text }
-            }
-            _ => SupplyFailure::Elsewhere(failure.reason),
+            Ok(FailureKind::Defect) => SupplyFailure::Defect(reason),
+            Ok(FailureKind::Raised) => SupplyFailure::Raised { stage, summary: reason, text },
+            _ => SupplyFailure::Elsewhere(reason),
         };
         request.taker.fail(place, reason);
     }
     let waiting = answer.is_last.then_some(answer.waiting);
     shared.table().answered(key, answer.rows.len(), bytes, waiting);
     Ok(())
+}
+
+/// The beginning of a text, of at most so many bytes.
+fn cut(mut text: String, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 /// A connection as a service of tonic's.

@@ -3,6 +3,7 @@
 //! A feeder's window is the most rows that are asked of it at a time. It says with each answer how many rows it has still
 //! to make: the window grows while it would run dry, and shrinks while rows wait there that others could make.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_engine::RowTaker;
@@ -45,6 +46,7 @@ impl Drop for Outstanding {
     fn drop(&mut self) {
         if let Some(known) = self.shared.table().known(self.feeder) {
             known.outstanding = known.outstanding.saturating_sub(self.rows);
+            known.requests = known.requests.saturating_sub(1);
         }
         self.shared.wake_engine();
     }
@@ -67,6 +69,11 @@ pub(super) struct Known {
     most_rows: usize,
     window: usize,
     outstanding: usize,
+    /// The requests that it takes at a time, and those that it has.
+    most_requests: usize,
+    requests: usize,
+    /// Places of rows that are not sent yet.
+    placed: usize,
     rows: u64,
     received_bytes: u64,
 }
@@ -75,6 +82,8 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: Vec<Known>,
+    /// The keys of the feeders that have a task.
+    running: BTreeSet<u64>,
 }
 
 impl Known {
@@ -83,7 +92,22 @@ impl Known {
     }
 
     fn room(&self) -> usize {
-        if self.is_serving() { self.window.saturating_sub(self.outstanding) } else { 0 }
+        if !self.is_serving() {
+            return 0;
+        }
+        // It refuses more requests than it takes at a time, however few rows they have.
+        let requests = self.most_requests.saturating_sub(self.requests);
+        let unsent = (requests * self.most_rows).saturating_sub(self.placed);
+        self.window.saturating_sub(self.outstanding).min(unsent)
+    }
+
+    fn most_window(&self) -> usize {
+        MAX_WINDOW.min(self.most_rows.saturating_mul(self.most_requests))
+    }
+
+    fn place(&mut self) {
+        self.outstanding += 1;
+        self.placed += 1;
     }
 }
 
@@ -120,7 +144,7 @@ impl Table {
         };
         let chosen = *serving.get(pick(unit, &keys, load)?)?;
         // Until the request is sent.
-        self.known[chosen].outstanding += 1;
+        self.known[chosen].place();
         Some(chosen)
     }
 
@@ -130,7 +154,7 @@ impl Table {
         let (chosen, room) =
             others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
         (room > 0).then(|| {
-            self.known[chosen].outstanding += 1;
+            self.known[chosen].place();
             chosen
         })
     }
@@ -145,11 +169,13 @@ impl Table {
         taker: RowTaker,
     ) -> bool {
         let known = &mut self.known[feeder];
+        known.placed = known.placed.saturating_sub(rows.len());
         let State::Serving(queue) = &known.state else {
             known.outstanding = known.outstanding.saturating_sub(rows.len());
             return false;
         };
         taker.note_feeder(known.key);
+        known.requests += 1;
         let outstanding =
             Outstanding { shared: Arc::clone(shared), feeder: known.key, rows: rows.len() };
         let to_send = ToSend { rows, is_urgent, taker, _outstanding: outstanding };
@@ -161,11 +187,12 @@ impl Table {
         true
     }
 
-    /// Takes over a list of feeders; returns those that are new.
+    /// Takes over a list of feeders; returns those for which a task is to be started: one that left the list and comes back
+    /// soon still has its task.
     pub(super) fn follow(&mut self, feeders: &[Feeder]) -> Vec<Feeder> {
         self.known.retain(|known| feeders.contains(&known.feeder));
         let is_new = |feeder: &&Feeder| !self.known.iter().any(|known| known.feeder == **feeder);
-        let new: Vec<Feeder> = feeders.iter().filter(is_new).cloned().collect();
+        let mut new: Vec<Feeder> = feeders.iter().filter(is_new).cloned().collect();
         self.known.extend(new.iter().map(|feeder| Known {
             feeder: feeder.clone(),
             key: feeder_key(feeder),
@@ -174,9 +201,13 @@ impl Table {
             most_rows: 1,
             window: 0,
             outstanding: 0,
+            most_requests: 1,
+            requests: 0,
+            placed: 0,
             rows: 0,
             received_bytes: 0,
         }));
+        new.retain(|feeder| self.running.insert(feeder_key(feeder)));
         new
     }
 
@@ -185,9 +216,14 @@ impl Table {
         self.known(key).is_some_and(|known| known.is_serving())
     }
 
-    /// Whether a feeder is still listed, and may get rows.
-    pub(super) fn is_wanted(&mut self, key: u64) -> bool {
-        self.known(key).is_some_and(|known| !matches!(known.state, State::SetAside(_)))
+    /// Whether a feeder is still listed, and may get rows. Otherwise its task ends.
+    pub(super) fn goes_on(&mut self, key: u64) -> bool {
+        let is_set_aside = |known: &mut Known| matches!(known.state, State::SetAside(_));
+        let goes_on = self.known(key).is_some_and(|known| !is_set_aside(known));
+        if !goes_on {
+            self.running.remove(&key);
+        }
+        goes_on
     }
 
     /// A feeder serves from now on.
@@ -205,12 +241,13 @@ impl Table {
         known.state = State::Serving(queue);
         known.cores = (info.cores as usize).clamp(1, 4096);
         known.most_rows = (info.rows as usize).clamp(1, crate::ticket::MAX_ROWS);
+        known.most_requests = (info.requests as usize).clamp(1, MAX_WINDOW);
         // With many feeders a request each keeps this host's rows from waiting there while its own cores are idle.
         let first = match others < MANY {
             true => (known.cores * ROWS_PER_CORE).max(2 * known.most_rows),
             false => known.most_rows,
         };
-        known.window = first.min(MAX_WINDOW).min(info.rows.saturating_mul(info.requests) as usize);
+        known.window = first.min(known.most_window());
         true
     }
 
@@ -244,7 +281,7 @@ impl Table {
         let Some(waiting) = waiting else { return };
         let cores = known.cores as u64;
         if waiting < cores {
-            known.window = (known.window + known.most_rows).min(MAX_WINDOW);
+            known.window = (known.window + known.most_rows).min(known.most_window());
         } else if waiting > cores * WAITING_PER_CORE + known.most_rows as u64 {
             let least = (2 * known.cores).max(known.most_rows);
             known.window = known.window.saturating_sub(known.most_rows / 2).max(least);

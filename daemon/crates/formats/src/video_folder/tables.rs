@@ -35,6 +35,8 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 const TABLE: u8 = 0;
 const REFUSED: u8 = 1;
+/// The file could not be read, which may pass: such tables are not saved.
+const UNREAD: u8 = 2;
 
 /// The tables, in their compact form.
 #[derive(Debug)]
@@ -68,12 +70,20 @@ impl Tables {
     }
 
     pub(super) fn digest(&self) -> [u8; 32] {
-        *blake3::hash(&self.bytes).as_bytes()
+        let mut hasher = blake3::Hasher::new();
+        for id in 0..self.ends.len() as u64 {
+            let entry = self.entry(SampleId(id));
+            // A reason names paths of this host.
+            let entry =
+                if entry.starts_with(&[TABLE]) { entry } else { &entry[..entry.len().min(1)] };
+            hasher.update(&(entry.len() as u64).to_le_bytes()).update(entry);
+        }
+        *hasher.finalize().as_bytes()
     }
 
     fn refused(&self) -> impl Iterator<Item = (SampleId, &[u8])> {
         (0..self.ends.len() as u64).filter_map(|id| match self.entry(SampleId(id)) {
-            [REFUSED, reason @ ..] => Some((SampleId(id), reason)),
+            [REFUSED | UNREAD, reason @ ..] => Some((SampleId(id), reason)),
             _ => None,
         })
     }
@@ -226,7 +236,8 @@ pub(super) fn learn(
         tables.bytes.extend(entry);
         tables.ends.push(tables.bytes.len());
     }
-    if let Some(saved) = saved {
+    let is_unread = |id| tables.entry(SampleId(id)).starts_with(&[UNREAD]);
+    if let Some(saved) = saved.filter(|_| !(0..count as u64).any(is_unread)) {
         saved.write(&tables);
     }
     Ok(tables)
@@ -260,7 +271,7 @@ fn learn_some(
                         .is_some_and(|patience| patience.wait_after(&mut retries, &error)) => {}
                 Err(error) if error.is_transient() => return Err(error),
                 // A file that cannot be read is a bad sample, as it is in a run.
-                Err(error) => break refused(&error.to_string()),
+                Err(error) => break [&[UNREAD], error.to_string().as_bytes()].concat(),
             }
         };
         let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);

@@ -105,6 +105,9 @@ fn tables_are_kept_with_the_index() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("videos");
     put(&root, "0.mp4", VIDEO);
+    // A folder that has just changed is scanned again.
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    fs::File::open(&root).unwrap().set_modified(before).unwrap();
     let mut config = config_for("video-folder", &root);
     config.index = Some(folder.path().join("index"));
     let open = || open(&config, OpenOptions::default()).unwrap();

@@ -12,7 +12,9 @@ use serde_json::json;
 
 use super::metrics::families;
 use super::*;
-use forebay_observe::{DaemonReport, HistoryReport, RateReport, StreamHistory};
+use forebay_observe::{
+    DaemonReport, FeedingReport, HistoryReport, RateReport, StreamHistory, SupplyReport,
+};
 
 /// A report with samples in each family.
 fn report() -> DaemonReport {
@@ -37,7 +39,8 @@ fn report() -> DaemonReport {
             "sentence": "a read of /a has not moved for 31 s",
         }],
         "streams": [{
-            "name": "train", "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
+            "name": "train", "supply": SupplyReport::default(), "feeding": FeedingReport::default(),
+            "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
             "batch_functions": [{
                 "name": "batch.operations[0]", "concurrency": 2, "num_tasks": 5, "num_failures": 0, "ave_time": 0.1,
                 "p90_time": 0.2, "p99_time": 0.3, "busy_seconds": 0.5, "is_of_batches": true, "queue": null,

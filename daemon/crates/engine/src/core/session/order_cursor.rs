@@ -193,9 +193,12 @@ impl OrderCursor {
     /// next one counted, as both take long if there are many samples.
     fn plan_ahead(&self) {
         while let Some(pool) = self.schedule.pool_to_plan(self.next) {
-            match pool.samples() <= QUICKLY_PLANNED {
-                true => pool.plan(),
-                false => self.on_a_thread("forebay-plan", move || pool.plan()),
+            if pool.samples() <= QUICKLY_PLANNED {
+                pool.plan();
+            } else if !self.on_a_thread("forebay-plan", move || pool.plan()) {
+                // The next pool is planned when it is due.
+                self.plan_here();
+                break;
             }
         }
         for epoch in [self.next.epoch, self.next.epoch + 1] {
@@ -204,25 +207,27 @@ impl OrderCursor {
                 let count = move || {
                     schedule.batches_of(epoch);
                 };
-                match self.schedule.samples() <= QUICKLY_PLANNED {
-                    true => count(),
-                    false => self.on_a_thread("forebay-count", count),
+                let is_counted = self.schedule.samples() > QUICKLY_PLANNED
+                    && self.on_a_thread("forebay-count", count);
+                if !is_counted {
+                    self.schedule.batches_of(epoch);
                 }
             }
         }
     }
 
-    /// Does something on another thread, which then wakes the engine.
-    fn on_a_thread(&self, name: &str, work: impl FnOnce() + Send + 'static) {
+    /// Does something on another thread, which then wakes the engine. False: there is no thread for it.
+    fn on_a_thread(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let wakes = WakesAtEnd(Arc::clone(&self.waker));
         let run = move || {
             let _wakes = wakes;
             work();
         };
-        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        if let Err(error) = &started {
             tracing::debug!(%error, "no thread plans batches ahead");
-            self.plan_here();
         }
+        started.is_ok()
     }
 
     /// Plans and counts what the next batch needs on this thread.
