@@ -7,10 +7,11 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::index_bytes::{is_on_this_host, own_user};
@@ -135,9 +136,25 @@ fn random() -> io::Result<u64> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A process that is killed while it waits for the disk leaves nothing, where the file system has files without names.
+    if write_unnamed(path, bytes).is_ok() {
+        return Ok(());
+    }
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_data()
+}
+
+/// Writes a file that has no name until it is complete.
+fn write_unnamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::linkat(CWD, opened, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 #[cfg(test)]
