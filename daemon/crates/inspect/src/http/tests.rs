@@ -28,6 +28,42 @@ fn report() -> DaemonReport {
             "p99_time": 0.3, "busy_seconds": 0.6, "times": [[0.000_016_383, 1], [0.1, 4], [200.0, 1]], "queue": queue,
         })
     };
+    let stream = json!({
+        "name": "train", "supply": SupplyReport::default(), "feeding": FeedingReport::default(),
+        "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
+        "batch_functions": [{
+            "name": "batch.operations[0]", "concurrency": 2, "num_tasks": 5, "num_failures": 0, "ave_time": 0.1,
+            "p90_time": 0.2, "p99_time": 0.3, "busy_seconds": 0.5, "is_of_batches": true, "queue": null,
+            "python": {
+                "place": "batch.operations[0]", "workers": 2, "cpu_seconds": 3.5,
+                "hot_spot": { "name": "own.Blur", "share": 0.75 },
+            },
+        }],
+        "quarantine": { "path": "/q", "samples_lost": 2 },
+        "cache": {
+            "limit_bytes": 9, "num_hits": 1, "hit_bytes": 2, "num_misses": 3, "num_kept": 4, "kept_bytes": 5,
+            "num_full": 6, "num_damaged": 7, "num_faults": 8,
+        },
+        "sharing": {
+            "num_made": 5, "num_copied": 9, "num_copied_later": 2, "window_in_use_bytes": 64, "window_bytes": 128,
+        },
+        "datasets": [{ "name": "web", "samples": 9, "draws_per_epoch": 9, "rows_published": 5 }],
+        "jpeg_index": {
+            "path": "/i", "images": 9, "known": 4, "bytes": 800, "limit_bytes": 900, "decodes_with": 6,
+            "decodes_without": 3, "dropped": 1, "off": null,
+        },
+        "requests": {
+            "elapsed": 10.0, "num_requests": 30, "num_failures": 3, "num_refused": 2, "in_flight": 4, "bytes": 500,
+            "first_byte_seconds": 0.5, "p50_first_byte": 0.01, "p99_first_byte": 0.1, "first_bytes": [[0.02, 25]],
+            "num_whole": 20, "whole_seconds": 0.9,
+        },
+    });
+    let session = json!({
+        "session": 1, "stream": "train", "rank": 3, "world_size": 4, "seconds": 5.0,
+        "position": { "epoch": 1, "samples": 64 }, "batches_published": 9, "batches_taken": 8, "wait_seconds": 0.5,
+        "slots_free": 1, "slots_filling": 2, "slots_ready": 3, "slots_leased": 2, "ring_bytes": 4,
+        "samples_substituted": 1, "substituted": [],
+    });
     serde_json::from_value(json!({
         "release": "1.2.3", "pid": 1, "cpu_seconds": 1.5, "resident_bytes": 9, "private_bytes": 8, "threads": 2,
         "fallback_pool": false, "fetch_budget_bytes": 7, "fetch_in_use_bytes": 6,
@@ -38,42 +74,8 @@ fn report() -> DaemonReport {
             "session": 1, "stream": "train", "stage": "fetch", "sample": 3, "path": "/a", "seconds": 31.0,
             "sentence": "a read of /a has not moved for 31 s",
         }],
-        "streams": [{
-            "name": "train", "supply": SupplyReport::default(), "feeding": FeedingReport::default(),
-            "memory_budget_bytes": 5, "stages": [stage("fetch"), stage("work")],
-            "batch_functions": [{
-                "name": "batch.operations[0]", "concurrency": 2, "num_tasks": 5, "num_failures": 0, "ave_time": 0.1,
-                "p90_time": 0.2, "p99_time": 0.3, "busy_seconds": 0.5, "is_of_batches": true, "queue": null,
-                "python": {
-                    "place": "batch.operations[0]", "workers": 2, "cpu_seconds": 3.5,
-                    "hot_spot": { "name": "own.Blur", "share": 0.75 },
-                },
-            }],
-            "quarantine": { "path": "/q", "samples_lost": 2 },
-            "cache": {
-                "limit_bytes": 9, "num_hits": 1, "hit_bytes": 2, "num_misses": 3, "num_kept": 4, "kept_bytes": 5,
-                "num_full": 6, "num_damaged": 7, "num_faults": 8,
-            },
-            "sharing": {
-                "num_made": 5, "num_copied": 9, "num_copied_later": 2, "window_in_use_bytes": 64, "window_bytes": 128,
-            },
-            "datasets": [{ "name": "web", "samples": 9, "draws_per_epoch": 9, "rows_published": 5 }],
-            "jpeg_index": {
-                "path": "/i", "images": 9, "known": 4, "bytes": 800, "limit_bytes": 900, "decodes_with": 6,
-                "decodes_without": 3, "dropped": 1, "off": null,
-            },
-            "requests": {
-                "elapsed": 10.0, "num_requests": 30, "num_failures": 3, "num_refused": 2, "in_flight": 4, "bytes": 500,
-                "first_byte_seconds": 0.5, "p50_first_byte": 0.01, "p99_first_byte": 0.1, "first_bytes": [[0.02, 25]],
-                "num_whole": 20, "whole_seconds": 0.9,
-            },
-        }],
-        "sessions": [{
-            "session": 1, "stream": "train", "rank": 3, "world_size": 4, "seconds": 5.0,
-            "position": { "epoch": 1, "samples": 64 }, "batches_published": 9, "batches_taken": 8, "wait_seconds": 0.5,
-            "slots_free": 1, "slots_filling": 2, "slots_ready": 3, "slots_leased": 2, "ring_bytes": 4,
-            "samples_substituted": 1, "substituted": [],
-        }],
+        "streams": [stream],
+        "sessions": [session],
     }))
     .unwrap()
 }
