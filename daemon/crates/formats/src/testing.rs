@@ -111,8 +111,7 @@ pub fn compress_files(root: &Path, ending: &str, rename: impl Fn(&str) -> String
             encoder.write_all(&bytes).unwrap();
             encoder.finish().unwrap()
         } else {
-            use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-            compress_to_vec(&bytes[..], CompressionLevel::Fastest)
+            zstd::bulk::compress(&bytes, 1).unwrap()
         };
         std::fs::remove_file(&path).unwrap();
         write_aged(&root.join(new), &packed);

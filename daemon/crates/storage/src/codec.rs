@@ -2,13 +2,15 @@
 //!
 //! No length in the data is trusted: the result has the length that the caller gives, or decoding fails.
 
+use std::cell::RefCell;
 use std::io::{self, BufRead, Read};
 
-use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder, StreamingDecoder};
+use zstd::bulk::Decompressor;
+use zstd::stream::read::Decoder as ZstdReader;
 
-/// The zstd window that a frame may require beyond its length: enough for the usual levels.
-const MAX_ZSTD_WINDOW: u64 = 8 << 20;
+/// The logarithm of the window that a zstd frame may require beyond its length: enough for the usual levels.
+const MAX_ZSTD_WINDOW_LOG: u32 = 23;
+const MAX_ZSTD_WINDOW: u64 = 1 << MAX_ZSTD_WINDOW_LOG;
 
 /// The size of one read from a decoder.
 const READ_BYTES: usize = 4 << 10;
@@ -28,7 +30,7 @@ pub enum Codec {
     Snappy,
     /// One member or several.
     Gzip,
-    /// One frame.
+    /// One frame or several.
     Zstd,
     /// A block without a frame.
     Lz4,
@@ -49,7 +51,7 @@ impl Codec {
     /// What a zstd frame unpacks to, by its first bytes; `None`: they are not of a frame, or it does not say so.
     #[must_use]
     pub fn zstd_content_bytes(head: &[u8]) -> Option<u64> {
-        let (descriptor, rest) = head.strip_prefix(&[0x28, 0xB5, 0x2F, 0xFD])?.split_first()?;
+        let (descriptor, rest) = head.strip_prefix(&ZSTD_MAGIC)?.split_first()?;
         let is_single = descriptor >> 5 & 1 == 1;
         // A byte of the window, and the number of a dictionary.
         let before = usize::from(!is_single) + [0, 1, 2, 4][usize::from(descriptor & 3)];
@@ -91,10 +93,21 @@ impl Codec {
     ///
     /// # Errors
     /// No file as a whole is compressed so.
-    pub fn reader<'p>(self, packed: impl BufRead + 'p) -> io::Result<Box<dyn Read + 'p>> {
+    pub fn reader<'p>(self, mut packed: impl BufRead + 'p) -> io::Result<Box<dyn Read + 'p>> {
         match self {
             Self::Gzip => Ok(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
-            Self::Zstd => Ok(Box::new(ZstdFrames { packed, frame: None })),
+            Self::Zstd => {
+                // The decoder refuses such a window as well, here and in later frames, but does not say its size.
+                let head = packed.fill_buf()?;
+                if head.is_empty() {
+                    return Ok(Box::new(io::empty()));
+                }
+                let window = zstd_window_bytes(head);
+                if let Some(window_bytes) = window.filter(|bytes| *bytes > MAX_ZSTD_WINDOW) {
+                    return Err(io::Error::other(WindowTooLarge { window_bytes }));
+                }
+                Ok(Box::new(zstd_reader(packed, MAX_ZSTD_WINDOW)?))
+            }
             Self::Snappy | Self::Lz4 | Self::Brotli => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -130,28 +143,20 @@ impl Codec {
                 let decoder = brotli_decompressor::Decompressor::new(packed, READ_BYTES);
                 take(decoder, (whole, wanted), buffer)
             }
-            Self::Zstd => {
-                let most = MAX_ZSTD_WINDOW.max(whole as u64);
-                let decoder = StreamingDecoder::new_with_max_window_size(packed, most);
-                decoder.is_ok_and(|decoder| take(decoder, (whole, wanted), buffer))
+            Self::Zstd if wanted == whole => {
+                buffer.resize(whole, 0);
+                unpack_zstd(packed, buffer)
             }
+            Self::Zstd => zstd_reader(packed, MAX_ZSTD_WINDOW.max(whole as u64))
+                .is_ok_and(|decoder| take(decoder, (whole, wanted), buffer)),
         }
     }
-}
 
-impl Codec {
     /// Fills a buffer with all that `packed` unpacks to. False: the length or the contents differ.
     pub fn unpack_into(self, packed: &[u8], into: &mut [u8]) -> bool {
         match self {
             Self::Lz4 => lz4_flex::block::decompress_into(packed, into).ok() == Some(into.len()),
-            Self::Zstd => {
-                let most = MAX_ZSTD_WINDOW.max(into.len() as u64);
-                let decoder = StreamingDecoder::new_with_max_window_size(packed, most);
-                decoder.is_ok_and(|mut decoder| {
-                    decoder.read_exact(into).is_ok()
-                        && decoder.read(&mut [0]).is_ok_and(|more| more == 0)
-                })
-            }
+            Self::Zstd => unpack_zstd(packed, into),
             Self::Snappy | Self::Gzip | Self::Brotli => {
                 let mut buffer = Vec::new();
                 let is_good = self.unpack(packed, (into.len(), into.len()), &mut buffer);
@@ -171,64 +176,43 @@ fn take(reader: impl Read, (whole, wanted): (usize, usize), buffer: &mut Vec<u8>
     reader.take(most).read_to_end(buffer).is_ok() && buffer.len() == wanted
 }
 
-/// The frames of a zstd file, concatenated.
-struct ZstdFrames<P: BufRead> {
-    packed: P,
-    frame: Option<Box<FrameDecoder>>,
+/// What a zstd frame begins with.
+const ZSTD_MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
+
+/// The window that the zstd frame with this beginning requires; `None`: that is not the beginning of a frame.
+fn zstd_window_bytes(head: &[u8]) -> Option<u64> {
+    let (descriptor, rest) = head.strip_prefix(&ZSTD_MAGIC)?.split_first()?;
+    if descriptor >> 5 & 1 == 1 {
+        return Codec::zstd_content_bytes(head);
+    }
+    let window = rest.first()?;
+    let power = 1 << (10 + (window >> 3));
+    Some(power + power / 8 * u64::from(window & 7))
 }
 
-impl<P: BufRead> ZstdFrames<P> {
-    /// Begins the next frame; false: there are no more.
-    fn begin(&mut self) -> io::Result<bool> {
-        if self.packed.fill_buf()?.is_empty() {
-            return Ok(false);
-        }
-        let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(MAX_ZSTD_WINDOW);
-        match decoder.init(&mut self.packed) {
-            Ok(()) => self.frame = Some(Box::new(decoder)),
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
-                length,
-                ..
-            })) => {
-                let skipped =
-                    io::copy(&mut (&mut self.packed).take(length.into()), &mut io::sink())?;
-                if skipped < length.into() {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            Err(FrameDecoderError::WindowSizeTooBig { requested: window_bytes, .. }) => {
-                return Err(io::Error::other(WindowTooLarge { window_bytes }));
-            }
-            Err(error) => return Err(io::Error::other(error)),
-        }
-        Ok(true)
-    }
+/// A reader of concatenated frames, whose windows have at most this many bytes.
+fn zstd_reader<'p, P: BufRead + 'p>(packed: P, most: u64) -> io::Result<ZstdReader<'p, P>> {
+    let mut reader = ZstdReader::with_buffer(packed)?;
+    reader.window_log_max(u64::BITS - (most - 1).leading_zeros())?;
+    Ok(reader)
 }
 
-impl<P: BufRead> Read for ZstdFrames<P> {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let Some(frame) = &mut self.frame else {
-                match self.begin()? {
-                    true => continue,
-                    false => return Ok(0),
-                }
-            };
-            while frame.can_collect() == 0 && !frame.is_finished() {
-                let one = BlockDecodingStrategy::UptoBlocks(1);
-                frame.decode_blocks(&mut self.packed, one).map_err(io::Error::other)?;
-            }
-            if frame.can_collect() > 0 {
-                return frame.read(to);
-            }
-            let expected = frame.get_checksum_from_data();
-            if expected.is_some() && expected != frame.get_calculated_checksum() {
-                return Err(io::Error::other("the checksum of a frame differs"));
-            }
-            self.frame = None;
-        }
+/// Fills a buffer with what frames unpack to. False: the length or the contents differ.
+fn unpack_zstd(packed: &[u8], into: &mut [u8]) -> bool {
+    thread_local! {
+        /// 160 kB that would be allocated for each value.
+        static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
     }
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = match kept {
+            Some(decompressor) => decompressor,
+            None => match Decompressor::new() {
+                Ok(new) => kept.insert(new),
+                Err(_) => return false,
+            },
+        };
+        decompressor.decompress_to_buffer(packed, into).is_ok_and(|bytes| bytes == into.len())
+    })
 }
 
 #[cfg(test)]
@@ -284,6 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn windows_above_the_limit_are_refused_with_their_size() {
+        // The window's byte: a power of two from 1 KiB on, and eighths of it.
+        let head = |window: u8| [&ZSTD_MAGIC[..], &[0, window, 1, 0, 0]].concat();
+        for (window, bytes) in
+            [(0, 1 << 10), (13 << 3, 8 << 20), (13 << 3 | 1, 9 << 20), (17 << 3, 128 << 20)]
+        {
+            assert_eq!(zstd_window_bytes(&head(window)), Some(bytes));
+            let error = unpacked(Codec::Zstd, &head(window)).err();
+            let refused = error.as_ref().and_then(|error| error.get_ref()?.downcast_ref());
+            let expected = (bytes > MAX_ZSTD_WINDOW).then_some(bytes);
+            assert_eq!(refused.map(|WindowTooLarge { window_bytes }| *window_bytes), expected);
+        }
+        // A single segment, whose window is its contents.
+        let whole = [&ZSTD_MAGIC[..], &[0xA0], &(9_u32 << 20).to_le_bytes()].concat();
+        assert_eq!(zstd_window_bytes(&whole), Some(9 << 20));
+        // A later frame's is refused without its size.
+        unpacked(Codec::Zstd, &[FRAMES, &head(17 << 3)].concat()).unwrap_err();
+        assert_eq!(zstd_window_bytes(b"LDFZ01"), None);
+    }
+
+    #[test]
     fn lengths_are_checked() {
         let mut buffer = Vec::new();
         let packed = snap::raw::Encoder::new().compress_vec(b"twelve bytes").unwrap();
@@ -298,10 +303,11 @@ mod tests {
         for whole in [0, 11, 13] {
             assert!(!Codec::Lz4.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
         }
-        let frame = &FRAMES[..FRAMES.len()];
-        assert!(Codec::Zstd.unpack(frame, (11, 11), &mut buffer) && buffer == b"frame one, ");
-        for whole in [0, 10, 12] {
-            assert!(!Codec::Zstd.unpack(frame, (whole, whole), &mut buffer), "{whole}");
+        assert!(Codec::Zstd.unpack(FRAMES, (18, 18), &mut buffer));
+        assert_eq!(buffer, b"frame one, and two");
+        assert!(Codec::Zstd.unpack(FRAMES, (18, 5), &mut buffer) && buffer == b"frame");
+        for whole in [0, 11, 17, 19] {
+            assert!(!Codec::Zstd.unpack(FRAMES, (whole, whole), &mut buffer), "{whole}");
         }
         // Uncompressed bytes, in one piece.
         let packed = [&[0x8b, 0x05, 0x80][..], b"twelve bytes", &[3]].concat();
