@@ -23,18 +23,21 @@ pub struct Reference {
 
 impl Reference {
     /// Replaces the tables of a document. A table follows a line such as `<!-- keys: ring -->`; there are also `<!--
-    /// keys: formats -->`, `<!-- keys: operations -->`, `<!-- keys: text operations -->` and `<!-- keys: batch operations -->`.
+    /// keys: formats -->`, `<!-- keys: operations -->`, `<!-- keys: text operations -->`, `<!--
+    /// keys: sound and video operations -->` and `<!-- keys: batch operations -->`.
     ///
     /// # Errors
     /// A table has no such line; the missing line.
     pub fn markdown(&self, document: &str) -> Result<String, String> {
-        let is_on_texts = |table: &&Table| ON_TEXTS.contains(&table.path);
-        let (on_texts, others): (Vec<&Table>, Vec<&Table>) =
-            self.operations.iter().partition(is_on_texts);
+        let of_page = |page: &str| {
+            let is_there = |table: &&Table| page_of(table.path) == page;
+            operation_rows(self.operations.iter().filter(is_there))
+        };
         let mut parts = vec![
             ("formats", self.format_rows()),
-            ("operations", operation_rows(others)),
-            ("text operations", operation_rows(on_texts)),
+            ("operations", of_page("operations")),
+            ("text operations", of_page("text operations")),
+            ("sound and video operations", of_page("sound and video operations")),
             ("batch operations", operation_rows(&self.batch_operations)),
         ];
         for table in TABLES.into_iter().chain(self.storage) {
@@ -145,8 +148,14 @@ impl Reference {
 
 const HEAD: &str = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n";
 
-/// Operations that have a page of their own: on texts, and on pictures within them.
-const ON_TEXTS: [&str; 3] = ["image-patches", "tokenize", "chat"];
+/// The page that an operation is on, by the marker of its table.
+fn page_of(operation: &str) -> &'static str {
+    match operation {
+        "image-patches" | "tokenize" | "chat" => "text operations",
+        "decode-video" | "spectrogram" | "mel-spectrogram" => "sound and video operations",
+        _ => "operations",
+    }
+}
 
 fn operation_rows<'t>(operations: impl IntoIterator<Item = &'t Table>) -> String {
     let mut text =
