@@ -17,7 +17,8 @@ use super::index::{Column, Contents, Form, Known, Rules, Statistics, build, entr
 use super::info::{Feature, INFO, Info, MAX_INFO_BYTES};
 use super::pictures::{Clock, Looked, Part, look};
 use super::rows::Table;
-use super::{LeRobot, values};
+use super::values::{self, Chosen};
+use super::LeRobot;
 use crate::indexed::Opening;
 
 /// The largest file of statistics, in bytes.
@@ -72,7 +73,7 @@ pub(super) fn make(
     let Some(first) = episodes.first() else {
         return Err(request.no_samples(format!("{INFO} says that it has no episodes")));
     };
-    let (columns, row_bytes, unread) = {
+    let Chosen { columns, row_bytes, left_out: unread } = {
         let file = open_file(storage, &files.paths[first.data])?;
         values::choose(&Table::new(&file)?, &info.features)?
     };

@@ -21,12 +21,21 @@ const EPISODE: &str = "episode_index";
 /// The most bytes of the values of a frame.
 const MAX_ROW_BYTES: usize = 16 << 20;
 
-/// The columns of the first file that can be kept, in the order of the features, the bytes of a frame, and features that
-/// are left out, with why.
-pub(super) fn choose(
-    table: &Table<'_>,
-    features: &[Feature],
-) -> Result<(Vec<(String, Column)>, usize, Vec<String>), DatasetError> {
+/// The columns that are kept.
+pub(super) struct Chosen {
+    /// In the order of the features.
+    pub(super) columns: Vec<(String, Column)>,
+    /// The bytes of a frame.
+    pub(super) row_bytes: usize,
+    /// Features that are left out, with why.
+    pub(super) left_out: Vec<String>,
+}
+
+/// Chooses the columns of the first file that can be kept.
+///
+/// # Errors
+/// The values of a frame are too many.
+pub(super) fn choose(table: &Table<'_>, features: &[Feature]) -> Result<Chosen, DatasetError> {
     let (mut columns, mut offset, mut left_out) = (Vec::new(), 0_usize, Vec::new());
     for feature in features.iter().filter(|feature| !feature.is_video()) {
         let name = &feature.name;
@@ -74,7 +83,7 @@ pub(super) fn choose(
             "the values of a frame have {offset} bytes, and at most {MAX_ROW_BYTES} are read"
         )));
     }
-    Ok((columns, offset, left_out))
+    Ok(Chosen { columns, row_bytes: offset, left_out })
 }
 
 /// The type of a value's elements.
