@@ -9,7 +9,7 @@ use super::BROKEN;
 pub(super) const INFO: &str = "meta/info.json";
 /// The largest of its size, in bytes.
 pub(super) const MAX_INFO_BYTES: u64 = 16 << 20;
-/// The longest name that a number of a path is widened to.
+/// The most digits to which a number in a path is widened.
 const MAX_DIGITS: usize = 32;
 
 /// The layout of a dataset's files.

@@ -6,8 +6,7 @@ use forebay_video::clip::MAX_WANTED;
 /// The most frames from a sample's own frame to another one of it.
 const MAX_DISTANCE: i64 = 1 << 32;
 
-/// # Errors
-/// The number is not one.
+/// A finite number; `None`: the value is none.
 #[expect(clippy::cast_precision_loss, reason = "seconds in a configuration")]
 fn number(value: &Value) -> Option<f64> {
     match value {

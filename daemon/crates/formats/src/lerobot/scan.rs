@@ -12,13 +12,13 @@ use forebay_protocol::counted::counted;
 use forebay_storage::Storage;
 use forebay_storage::version::FileStamp;
 
+use super::LeRobot;
 use super::episodes::{self, Episode, Files};
 use super::index::{Column, Contents, Form, Known, Rules, Statistics, build, entry_bytes};
 use super::info::{Feature, INFO, Info, MAX_INFO_BYTES};
 use super::pictures::{Clock, Looked, Part, look};
 use super::rows::Table;
 use super::values::{self, Chosen};
-use super::LeRobot;
 use crate::indexed::Opening;
 
 /// The largest file of statistics, in bytes.

@@ -195,3 +195,18 @@ pub(super) fn read(
     }
     Ok((values, file.stamp))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_of_another_width_are_rounded() {
+        let wide: Vec<u8> = [0.1_f64, -2.5].into_iter().flat_map(f64::to_le_bytes).collect();
+        let narrow: Vec<u8> = [0.1_f32, -2.5].into_iter().flat_map(f32::to_le_bytes).collect();
+        assert_eq!(converted(&wide, "float64", "float32").unwrap(), narrow);
+        assert_eq!(converted(&narrow, "float32", "float16").unwrap()[2..], [0x00, 0xc1]);
+        assert_eq!(converted(&wide, "int64", "float32"), None);
+        assert_eq!(converted(&wide, "float64", "int64"), None);
+    }
+}
