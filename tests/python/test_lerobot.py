@@ -10,6 +10,7 @@ import pytest
 from support import FIXTURES, config_of, rows_across_a_resume, rows_of, run_program, write_toml
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
+SIZES = {TOP: [48, 64], WRIST: [32, 48]}
 FRAMES = 21
 FIRSTS = (0, 7, 12)
 
@@ -23,7 +24,10 @@ def recordings(tmp_path):
 
 def config(recordings, cameras=(TOP, WRIST), epochs=1, output=None, **keys):
     dataset = {"path": str(recordings), "format": "lerobot", **keys}
-    operations = [{"op": "decode-video", "field": camera} for camera in cameras]
+    operations = []
+    for camera in cameras:
+        operations += [{"op": "decode-video", "field": camera}]
+        operations += [{"op": "center-crop", "field": camera, "size": SIZES[camera]}]
     made = {camera: {"layout": "NCHW"} for camera in cameras}
     return config_of(dataset, operations, order={"epochs": epochs, "seed": 3}, output=output or made)
 
@@ -43,7 +47,7 @@ def assert_equal(rows, others):
 def assert_shows(picture, camera, frame):
     """The generator gives each frame of a camera one level of grey, and a darker quarter."""
     level = 30 + 10 * frame if camera == TOP else 240 - 10 * frame
-    assert picture.shape == ((3, 48, 64) if camera == TOP else (3, 32, 48))
+    assert picture.shape == (3, *SIZES[camera])
     assert abs(picture[:, -8:, -8:].mean() - level) < 3
     assert abs(picture[:, :8, :8].mean() - level // 2) < 3
 
@@ -112,8 +116,9 @@ def test_statistics_normalize_pictures(recordings):
 
 
 def test_both_commands_say_what_the_recordings_are(recordings, tmp_path):
-    path = tmp_path / "train.toml"
-    write_toml(path, config(recordings))
+    path, made = tmp_path / "train.toml", config(recordings)
+    del made["output"]
+    write_toml(path, made)
     said = run_program("check", str(path))
     assert f"3 episodes, 21 frames at 10 a second; 2 cameras: {TOP}, {WRIST}" in said.stdout, said.stdout + said.stderr
     made = tmp_path / "made.toml"

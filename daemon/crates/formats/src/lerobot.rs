@@ -96,7 +96,7 @@ impl LeRobotKeys {
 impl LeRobot {
     fn plan_of(rules: &Rules, keys: &LeRobotKeys) -> Result<Vec<Planned>, String> {
         let LeRobotKeys { keys, instants } = keys;
-        plan::plan(rules, keys.features.as_deref(), instants, keys.tolerance)
+        plan::plan(rules, keys.features.as_deref(), instants, keys.instant_tolerance())
     }
 
     /// Refuses fields that no sample may have.
@@ -242,7 +242,8 @@ impl Format for LeRobot {
     fn of_index(index: &RobotIndex, opening: &Opening<'_, Self>) -> Option<Self> {
         let rules: Rules = serde_json::from_str(index.rules()).ok()?;
         let fields = Self::plan_of(&rules, &opening.keys).ok()?;
-        let clock = Clock { fps: rules.fps, tolerance: opening.keys.keys.tolerance };
+        let tolerance = opening.keys.keys.picture_tolerance(rules.fps);
+        let clock = Clock { fps: rules.fps, tolerance };
         let counts = Counts { episodes: index.episodes(), frames: index.samples() };
         Some(Self { rules, fields, clock, counts })
     }

@@ -3,6 +3,8 @@
 use forebay_keys::{ConfigError, Keys, Located, Section, Value, keys, kinds};
 use forebay_video::clip::MAX_WANTED;
 
+/// How far a time of `delta_timestamps` may be from a frame by default, in seconds.
+const TOLERANCE: f64 = 1e-4;
 /// The most frames from a sample's own frame to another one of it.
 const MAX_DISTANCE: i64 = 1 << 32;
 
@@ -60,7 +62,7 @@ keys! {
         /// the same as numbers of frames, such as `action = [0, 1]`
         pub(crate) delta_frames: FramesOfFeatures, "frames", absent("the frame alone");
         /// how far a picture's time may be from the frame's, and a time of `delta_timestamps` from a frame
-        pub(crate) tolerance: Tolerance, "seconds", default(1e-4);
+        pub(crate) tolerance: Tolerance, "seconds", absent("a quarter of a frame for pictures, 0.0001 for `delta_timestamps`");
     }
 }
 
@@ -187,6 +189,16 @@ impl RobotKeys {
             }
         }
         Ok(found)
+    }
+
+    /// How far a picture's time may be from the frame's, in seconds.
+    pub(crate) fn picture_tolerance(&self, fps: f64) -> f64 {
+        self.tolerance.unwrap_or(0.25 / fps)
+    }
+
+    /// How far a time of `delta_timestamps` may be from a frame, in seconds.
+    pub(crate) fn instant_tolerance(&self) -> f64 {
+        self.tolerance.unwrap_or(TOLERANCE)
     }
 
     /// The keys as text, for the index.

@@ -65,7 +65,7 @@ impl Clock {
             if distance > self.tolerance {
                 return Err(Defect(format!(
                     "frame {row} is at {:.4} s of the video, and the nearest picture is {distance:.4} s from it; \
-                     dataset.tolerance is {} s",
+                     {:.4} s are allowed (dataset.tolerance)",
                     self.time(start, row),
                     self.tolerance
                 )));

@@ -90,7 +90,8 @@ pub(super) fn make(
     if !left_out.is_empty() && keys.keys.features.is_none() {
         warnings.push(format!("features that no field was made of: {}", left_out.join(", ")));
     }
-    let clock = Clock { fps: info.fps, tolerance: keys.keys.tolerance };
+    let tolerance = keys.keys.picture_tolerance(info.fps);
+    let clock = Clock { fps: info.fps, tolerance };
     let all = Wanted::of(&episodes, limit.is_some());
     let found = shards::scan(all.files.len(), None, request.options.progress, &|place, pace| {
         all.read(storage, &files, (place, pace), &columns, clock)
@@ -101,13 +102,13 @@ pub(super) fn make(
         let of = frames.saturating_mul(cameras.len() as u64);
         if missed == of {
             return Err(refuse(format!(
-                "no frame has a picture within {} s; raise dataset.tolerance, or write the videos again with the times of \
+                "no frame has a picture within {:.4} s; raise dataset.tolerance, or write the videos again with the times of \
                  meta",
                 clock.tolerance
             )));
         }
         warnings.push(format!(
-            "{} of {of} have no picture within dataset.tolerance = {} s, and are bad samples",
+            "{} of {of} have no picture within {:.4} s, and are bad samples; dataset.tolerance sets another distance",
             counted(missed, "frame"),
             clock.tolerance
         ));
