@@ -11,6 +11,8 @@ pub struct Description {
     pub left_out: Option<String>,
     /// The definition of the fields in the syntax of `[dataset.fields]`; empty if the format does not use this table.
     pub field_rules: String,
+    /// Tables of `[output]` that the data's own statistics propose, as TOML; empty if there are none.
+    pub output: String,
     /// Further lines for `forebay check`: names and texts.
     pub notes: Vec<(&'static str, String)>,
 }

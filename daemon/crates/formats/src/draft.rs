@@ -81,6 +81,8 @@ pub(super) struct Seen {
     pub(super) fields: Vec<Field>,
     /// The definition of the fields in the syntax of `[dataset.fields]`; empty if the format does not use this table.
     pub(super) rules: String,
+    /// Tables of `[output]` that the data's own statistics propose.
+    pub(super) output: String,
     /// The number of unusable samples, and the first ones' files and reasons.
     pub(super) defects: (u64, Vec<(PathBuf, String)>),
     /// Text fields with the name of a class.
@@ -249,13 +251,15 @@ impl Seen {
         let all = dataset.sample_count();
         let places = 0..dataset.fields().len();
         let arrays = places.filter_map(|place| SeenArray::of(dataset, place)).collect();
+        let description = dataset.description();
         let mut seen = Self {
             samples: 0,
             is_all: false,
             all,
             arrays,
             fields: dataset.fields().to_vec(),
-            rules: dataset.description().field_rules,
+            rules: description.field_rules,
+            output: description.output,
             classes: dataset.fields().iter().filter_map(SeenNames::of).collect(),
             pictures: names_of_bytes(dataset.fields()),
             ..Self::default()

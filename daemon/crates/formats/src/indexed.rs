@@ -46,7 +46,7 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
     const EXPECTED: &'static str;
     /// The description of a file of another format, for messages.
     const OTHER_FILE: &'static str = "a file of another name";
-    /// File names that only this format has: a folder with one has this format, whatever else is in it.
+    /// Paths in a folder that only this format has: a folder with one has this format, whatever else is in it.
     const MARKS: &'static [&'static str] = &[];
     /// Whether files that are compressed as a whole are supported, after the cache has unpacked them.
     const UNPACKS: bool = false;
@@ -172,6 +172,11 @@ pub(super) trait Format: Debug + Send + Sync + Sized + 'static {
 
     /// See `Description::field_rules`.
     fn field_rules(&self) -> String {
+        String::new()
+    }
+
+    /// See `Description::output`.
+    fn output(&self) -> String {
         String::new()
     }
 
@@ -541,6 +546,7 @@ impl<F: Format> Dataset for Indexed<F> {
     fn description(&self) -> Description {
         Description {
             field_rules: self.format.field_rules(),
+            output: self.format.output(),
             notes: self.format.notes(),
             ..Description::of_classes(self.classes())
         }

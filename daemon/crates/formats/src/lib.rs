@@ -23,6 +23,7 @@ pub mod in_order;
 mod indexed;
 mod labels;
 mod layouts;
+mod lerobot;
 mod litdata;
 mod manifest;
 mod mds;

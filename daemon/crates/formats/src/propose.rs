@@ -126,9 +126,7 @@ pub fn recognize(
         let listed = storage.list(&folder, &mut |name, kind| match kind {
             EntryKind::File | EntryKind::Object(_) => {
                 // Some marks are hidden files.
-                if folder.is_empty() {
-                    census.look_for_mark(name);
-                }
+                census.look_for_mark(&below(&folder, name));
                 if !is_hidden(name) {
                     census.count(name);
                 }
@@ -238,8 +236,8 @@ struct FormatCounts {
 }
 
 impl FormatCounts {
-    fn look_for_mark(&mut self, name: &[u8]) {
-        let is_marked = |format: &&Format| format.marks.iter().any(|mark| mark.as_bytes() == name);
+    fn look_for_mark(&mut self, path: &[u8]) {
+        let is_marked = |format: &&Format| format.marks.iter().any(|mark| mark.as_bytes() == path);
         self.marked = self.marked.or_else(|| formats().iter().find(is_marked));
     }
 

@@ -12,6 +12,7 @@ use crate::audio_folder::AudioFolderKeys;
 use crate::draft::{Draft, Seen};
 use crate::indexed;
 use crate::labels::{Labels, Voc, Yolo};
+use crate::lerobot::LeRobot;
 use crate::manifest::Manifest;
 use crate::manifest::coco::Coco;
 use crate::mds::Mds;
@@ -57,7 +58,7 @@ pub(super) struct Format {
     root: fn(&Path) -> PathBuf,
     /// The folder or file that samples are read from, if it differs.
     data_root: fn(&DatasetConfig) -> Option<PathBuf>,
-    /// File names that only this format has: if one is in the root, other files do not count.
+    /// Paths below the root that only this format has: if one is there, other files do not count.
     pub(super) marks: &'static [&'static str],
     /// Whether an index of a dataset is saved. If so, its root has existed before.
     has_saved_index: fn(&DatasetConfig, FolderFormat, OpenOptions<'_>) -> bool,
@@ -119,7 +120,7 @@ const fn indexed<F: indexed::Format>() -> Format {
     }
 }
 
-static FORMATS: [Format; 18] = [
+static FORMATS: [Format; 19] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -147,6 +148,7 @@ static FORMATS: [Format; 18] = [
         has_saved_index: video_folder::has_saved_index,
         ..format::<VideoFolderKeys>(&video_folder::FORMAT, video_folder::open, video_folder::draft)
     },
+    indexed::<LeRobot>(),
     indexed::<Windows<ZarrRows>>(),
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
     Format {
@@ -464,7 +466,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, zarr, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

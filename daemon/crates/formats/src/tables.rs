@@ -17,7 +17,8 @@ use forebay_storage::version::ObjectStamp;
 use serde::{Deserialize, Serialize};
 
 use self::cells::{FileRows, Stored};
-pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind};
+pub(super) use self::conditions::ColumnReader;
+pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind, reads};
 use self::stretches::{Found, Stretches};
 use crate::columns::{self, ColumnRule, Source, read_rules};
 use crate::draft::{Draft, Seen};

@@ -61,6 +61,8 @@ impl Kind {
     pub const TOKENS: Self = Self { number: 4, version: 1 };
     /// The episodes of windows of rows.
     pub const WINDOWS: Self = Self { number: 5, version: 1 };
+    /// The episodes of recordings, and the values of their frames.
+    pub const EPISODES: Self = Self { number: 6, version: 1 };
 
     fn word(self) -> u32 {
         u32::from(self.number) | u32::from(self.version) << 16

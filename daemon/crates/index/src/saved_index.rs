@@ -308,7 +308,7 @@ pub fn now_seconds() -> i64 {
 ///
 /// # Errors
 /// The storage is unavailable.
-fn is_unchanged(
+pub fn is_unchanged(
     storage: &dyn Storage,
     files: &dyn FileTable,
     file: FileId,

@@ -75,6 +75,24 @@ impl Stream {
         Ok(cut)
     }
 
+    /// The packets that frames which can be shown need, as a stream of its own.
+    ///
+    /// # Errors
+    /// There are no frames, or one is not in the table or cannot be decoded.
+    pub fn part(&self, wanted: &[i64]) -> Result<Self> {
+        let mut times = wanted.to_vec();
+        times.sort_unstable();
+        times.dedup();
+        let needed = self.needed(&times)?;
+        let start = needed.iter().map(|run| run.start).min();
+        let end = needed.iter().map(|run| run.end).max();
+        let Some((start, end)) = start.zip(end) else {
+            return refuse!("no frames of a video are wanted");
+        };
+        let packets = self.packets.get(start..end).unwrap_or_default().to_vec();
+        Ok(Self { packets, configuration: self.configuration.clone(), ..*self })
+    }
+
     /// For each time, the packets that its frame needs.
     fn needed(&self, times: &[i64]) -> Result<Vec<Range<usize>>> {
         let mut found = vec![None; times.len()];
@@ -120,9 +138,9 @@ impl Stream {
     ///
     /// # Errors
     /// The bytes are fewer than the ranges say, or the cut is of another table.
-    pub fn clip<'a>(&self, cut: &Cut, data: &'a [u8]) -> Result<Clip<'a>> {
+    pub fn clip<'a>(&self, cut: &Cut, data: impl Into<Cow<'a, [u8]>>) -> Result<Clip<'a>> {
         let mut clip = self.empty_clip();
-        clip.data = Cow::Borrowed(data);
+        clip.data = data.into();
         clip.wanted.clone_from(&cut.wanted);
         let mut starts = Vec::with_capacity(cut.ranges.len());
         let mut at = 0_u64;
@@ -130,10 +148,10 @@ impl Stream {
             starts.push((at, range.start));
             at = at.saturating_add(range.end.saturating_sub(range.start));
         }
-        if at != data.len() as u64 {
+        if at != clip.data.len() as u64 {
             return refuse!(
                 "a clip needs {at} bytes, and {} were read: the file is another one",
-                data.len()
+                clip.data.len()
             );
         }
         for (run, range) in &cut.runs {
@@ -231,6 +249,9 @@ mod tests {
                 .map(|at| bytes[usize::try_from(at).unwrap()])
                 .collect();
             let clip = stream.clip(&cut, &data).unwrap();
+            let part = stream.part(wanted).unwrap();
+            assert_eq!(part.cut(wanted.to_vec()).unwrap().ranges, cut.ranges);
+            assert_eq!(part.clip(&part.cut(wanted.to_vec()).unwrap(), &data).unwrap(), clip);
             for packet in &clip.packets {
                 let place = stream.packets.iter().position(|other| other.pts == packet.pts);
                 assert_eq!(clip.bytes(packet)[0], 100 + 10 * u8::try_from(place.unwrap()).unwrap());

@@ -102,7 +102,7 @@ pub(super) fn visit(
 }
 
 /// Reads the values of one column.
-struct ColumnReader<'c> {
+pub(crate) struct ColumnReader<'c> {
     column: &'c Column,
     /// The value, if its cell does not have it.
     value: Vec<u8>,
@@ -113,12 +113,12 @@ struct ColumnReader<'c> {
 }
 
 impl<'c> ColumnReader<'c> {
-    const fn new(column: &'c Column) -> Self {
+    pub(crate) const fn new(column: &'c Column) -> Self {
         Self { column, value: Vec::new(), piece: (0, Vec::new()), parts: Vec::new() }
     }
 
     /// Reads what a cell only locates.
-    fn load(&mut self, file: &StoredFile<'_>, cell: &Cell) -> Result<(), DatasetError> {
+    pub(crate) fn load(&mut self, file: &StoredFile<'_>, cell: &Cell) -> Result<(), DatasetError> {
         let cut = || file.fault(format!("column {}: a value is cut off", self.column.name));
         let length = match cell {
             Cell::At { length, .. } => *length,
@@ -127,7 +127,7 @@ impl<'c> ColumnReader<'c> {
         };
         if length > MAX_VALUE_BYTES {
             return Err(file.fault(format!(
-                "column {}: a value has {length} bytes, and conditions use values of at most {MAX_VALUE_BYTES}",
+                "column {}: a value has {length} bytes, and values of at most {MAX_VALUE_BYTES} are read here",
                 self.column.name
             )));
         }
@@ -175,16 +175,21 @@ impl<'c> ColumnReader<'c> {
         Ok(())
     }
 
-    /// The value of a cell that was [loaded](Self::load).
-    fn value<'v>(&'v self, cell: &'v Cell) -> Result<Value<'v>, String> {
-        let bytes = match cell {
-            Cell::Null => return Ok(Value::Null),
+    /// The bytes of a cell that was [loaded](Self::load); `None`: it has no value.
+    pub(crate) fn bytes<'v>(&'v self, cell: &'v Cell) -> Result<Option<&'v [u8]>, String> {
+        Ok(Some(match cell {
+            Cell::Null => return Ok(None),
             Cell::Number { bytes, length } => &bytes[..usize::from(*length).min(8)],
             Cell::Value(value) => value,
             Cell::At { .. } | Cell::Packed(_) => &self.value,
             Cell::List(_) => return Err(self.fault("its values are lists")),
             Cell::Unread(why) => return Err(self.fault(why)),
-        };
+        }))
+    }
+
+    /// The value of a cell that was [loaded](Self::load).
+    fn value<'v>(&'v self, cell: &'v Cell) -> Result<Value<'v>, String> {
+        let Some(bytes) = self.bytes(cell)? else { return Ok(Value::Null) };
         let text = || std::str::from_utf8(bytes).map_err(|_| self.fault("a value is not UTF-8"));
         match &self.column.encoding {
             Encoding::Number(name) => {

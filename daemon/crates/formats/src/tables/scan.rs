@@ -51,7 +51,7 @@ pub(crate) trait TableKind: std::fmt::Debug + Send + Sync + 'static {
     const READING: &'static str = "";
 }
 
-pub(super) fn reads(storage: &dyn Storage) -> Reads {
+pub(crate) fn reads(storage: &dyn Storage) -> Reads {
     let is_local = storage.remote_root().is_none();
     Reads { piece: if is_local { 64 << 10 } else { 1 << 20 }, is_local }
 }
