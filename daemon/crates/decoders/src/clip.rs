@@ -18,22 +18,45 @@ use crate::stream::{Decoder, Picture, Sent, StreamError};
 #[error("{reason}")]
 pub struct Defect {
     reason: String,
-    is_memory: bool,
+    cause: Cause,
+}
+
+/// What is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Clip,
+    Memory,
+    Library,
 }
 
 impl Defect {
     fn new(reason: String) -> Self {
-        Self { reason, is_memory: false }
+        Self { reason, cause: Cause::Clip }
     }
 
     fn of(error: &StreamError, place: &str) -> Self {
-        Self { reason: format!("{place}: {error}"), is_memory: *error == StreamError::Memory }
+        match error {
+            // Says itself which codec.
+            StreamError::Missing(missing) => {
+                Self { reason: missing.to_string(), cause: Cause::Library }
+            }
+            StreamError::Memory => {
+                Self { reason: format!("{place}: {error}"), cause: Cause::Memory }
+            }
+            StreamError::Refused(_) => Self::new(format!("{place}: {error}")),
+        }
     }
 
     /// Whether memory was refused, which may be had in another process.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
-        self.is_memory
+        matches!(self.cause, Cause::Memory)
+    }
+
+    /// Whether this library decodes no clip of the codec.
+    #[must_use]
+    pub const fn is_of_library(&self) -> bool {
+        matches!(self.cause, Cause::Library)
     }
 }
 

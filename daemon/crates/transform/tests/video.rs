@@ -19,6 +19,7 @@ use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_transform::{SamplePlan, SampleTask, WorkerScratch};
 use forebay_video::clip::{Clip, Packet};
+use forebay_video::codec::Codec;
 use forebay_video::table::Media;
 use in_memory::{InMemory, OneRow};
 
@@ -43,11 +44,12 @@ fn main() -> ExitCode {
     if let Err(missing) = Library::open() {
         return end(0, &format!("skipped: {missing}"));
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
         ("one_draw_is_for_all_pictures", one_draw_is_for_all_pictures),
         ("rotated_videos_are_turned", rotated_videos_are_turned),
         ("too_large_a_video_is_refused_before_its_packets", too_large_a_video_is_refused),
+        ("codec_without_a_decoder_ends_the_run", codec_without_a_decoder_ends_the_run),
         ("killed_helpers_cost_no_sample", killed_helpers_cost_no_sample),
         ("helper_is_confined_and_has_a_limit_of_memory", helper_is_confined),
         ("broken_packets_are_defects_and_nothing_else", broken_packets_are_defects),
@@ -186,11 +188,20 @@ impl Planned {
     }
 
     fn run(&self, clip: &[u8], sample: u64) -> Result<Vec<u8>, Defect> {
+        self.run_with(clip, sample, &mut WorkerScratch::default())
+    }
+
+    fn run_with(
+        &self,
+        clip: &[u8],
+        sample: u64,
+        scratch: &mut WorkerScratch,
+    ) -> Result<Vec<u8>, Defect> {
         let bytes = self.plan.tensors()[0].row_pitch_bytes().unwrap();
         let mut row = OneRow(vec![0; usize::try_from(bytes).unwrap()]);
         let key = DrawKey { seed: 3, epoch: 0, sample };
         let mut task = SampleTask::new(SampleId(sample), key, clip.to_vec());
-        self.plan.run(0, &mut task, &self.dataset, &mut row, &mut WorkerScratch::default())?;
+        self.plan.run(0, &mut task, &self.dataset, &mut row, scratch)?;
         Ok(row.0)
     }
 }
@@ -263,6 +274,24 @@ fn too_large_a_video_is_refused() {
     let lying = Clip { width: 16, height: 16, ..clip };
     let refused = planned.run(&lying.to_bytes(), 0).unwrap_err();
     assert!(refused.0.starts_with("h264: "), "{}", refused.0);
+}
+
+fn codec_without_a_decoder_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[1]);
+    let planned = Planned::new(1, AS_IT_IS, "");
+    let mut scratch = WorkerScratch::default();
+    // No library decodes it to pictures.
+    let other = Clip { codec: Codec::Opus, ..clip.clone() };
+    planned.run_with(&other.to_bytes(), 0, &mut scratch).unwrap_err();
+    let said = scratch.take_no_helpers().expect("not a defect of the sample");
+    assert!(said.contains("has no software decoder for opus; `"), "{said}");
+    assert!(!said.contains('\n') && said.contains("install"), "{said}");
+    // A damaged packet is one.
+    let broken = Clip { data: vec![0xff; clip.data.len()].into(), ..clip.clone() };
+    planned.run_with(&broken.to_bytes(), 0, &mut scratch).unwrap_err();
+    assert_eq!(scratch.take_no_helpers(), None);
+    planned.run_with(&clip.to_bytes(), 0, &mut scratch).unwrap();
 }
 
 fn killed_helpers_cost_no_sample() {
