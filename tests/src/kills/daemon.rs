@@ -24,6 +24,8 @@ use crate::{Taken, TestDir, test_dir, wait_until};
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two kills of which the second hits a daemon during its start.
 const SHORT_PAUSE: Duration = Duration::from_millis(60);
+/// A decoder is started by a process that the daemon has started.
+const MAX_ANCESTORS: usize = 5;
 /// Batches that a daemon may have published and not handed over, plus one.
 const CERTAINLY_FRESH: usize = 5;
 
@@ -46,25 +48,27 @@ fn is_decoder(process: u32) -> bool {
     String::from_utf8_lossy(&line).contains("decode-media")
 }
 
-/// The present decoders' processes in a place: children of its processes, whose environment they do not have.
-fn decoders(dir: &TestDir) -> BTreeSet<u32> {
-    let own = dir.processes();
+/// The present decoders' processes of this process's daemons.
+fn decoders() -> BTreeSet<u32> {
+    let is_own = |decoder: &u32| {
+        let ancestors = std::iter::successors(Some(*decoder), |process| parent(*process));
+        ancestors.take(MAX_ANCESTORS).any(|process| process == std::process::id())
+    };
     let all = crate::names_in(Path::new("/proc"));
     let all = all.iter().filter_map(|name| name.parse::<u32>().ok());
-    let is_own = |process: &u32| parent(*process).is_some_and(|parent| own.contains(&parent));
     all.filter(|process| is_decoder(*process)).filter(is_own).collect()
 }
 
 /// Kills one of them, if there is one: at its start, at work, or while it waits.
-fn kill_a_decoder(board: &Board, dir: &TestDir, random: &mut Random) {
-    let found = decoders(dir);
+fn kill_a_decoder(board: &Board, random: &mut Random) {
+    let found = decoders();
     board.decoders.lock().unwrap().extend(&found);
     let place = usize::try_from(random.below(found.len() as u64)).unwrap_or(0);
     let Some(decoder) = found.iter().nth(place) else { return };
     let pid = i32::try_from(*decoder).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     // The number may be another process's by now.
-    if let Some(pidfd) = pidfd.filter(|_| decoders(dir).contains(decoder))
+    if let Some(pidfd) = pidfd.filter(|_| decoders().contains(decoder))
         && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
     {
         board.kills.fetch_add(1, Ordering::SeqCst);
@@ -72,7 +76,7 @@ fn kill_a_decoder(board: &Board, dir: &TestDir, random: &mut Random) {
     }
 }
 
-fn kill_at_random(board: &Board, dir: &TestDir, victim: Victim, plan: Plan) {
+fn kill_at_random(board: &Board, victim: Victim, plan: Plan) {
     let mut random = Random::new(plan.seed);
     while board.kills.load(Ordering::SeqCst) < plan.kills {
         let waits = random.below(5) > 0;
@@ -81,7 +85,7 @@ fn kill_at_random(board: &Board, dir: &TestDir, victim: Victim, plan: Plan) {
         }
         std::thread::sleep(random.pause(if waits { PAUSE } else { SHORT_PAUSE }));
         if victim == Victim::Decoders && random.below(3) > 0 {
-            kill_a_decoder(board, dir, &mut random);
+            kill_a_decoder(board, &mut random);
             continue;
         }
         let target = board.target.lock().unwrap().clone();
@@ -111,12 +115,12 @@ fn show(board: &Board, loader: &Loader, shown: &mut u32) {
 }
 
 fn is_child(process: u32) -> bool {
-    parent(process).is_some_and(|parent| parent == std::process::id().to_string())
+    parent(process) == Some(std::process::id())
 }
 
-fn parent(process: u32) -> Option<String> {
+fn parent(process: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    status.rsplit_once(") ")?.1.split(' ').nth(1).map(str::to_owned)
+    status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// What is killed.
@@ -130,15 +134,15 @@ pub enum Victim {
 
 /// Does it; gives the report, whose `ok` says whether all was well.
 pub fn run(victim: Victim, plan: Plan) -> Value {
-    let dir = Arc::new(TestDir::new());
+    let dir = TestDir::new();
     let mut reference = Reference::new(&dir);
     let _ = reference.epoch(0).len();
     let before = Before::now(&dir);
     let board = Arc::new(Board::default());
     let mut loader = test_dir::loader(reference.config.as_path(), 0, 1).attach().unwrap();
     let killer = std::thread::spawn({
-        let (board, dir) = (Arc::clone(&board), Arc::clone(&dir));
-        move || kill_at_random(&board, &dir, victim, plan)
+        let board = Arc::clone(&board);
+        move || kill_at_random(&board, victim, plan)
     });
     let (mut to_next, mut to_fresh) = (Vec::new(), Vec::new());
     let (mut mismatches, mut batches, mut epoch) = (0u64, 0u64, 0u64);
@@ -186,7 +190,7 @@ pub fn run(victim: Victim, plan: Plan) -> Value {
     drop(loader);
     drop(reference);
     let left = before.left(&dir);
-    // They are told by their parents, which are gone: each of them must have ended, too.
+    // They have no environment by which `left` could tell them.
     let decoders = board.decoders.lock().unwrap();
     let ended = || !decoders.iter().any(|process| is_decoder(*process));
     wait_until("no decoder's process is left", ended);
