@@ -355,10 +355,24 @@ fn helper_is_confined() {
     assert_eq!(open, 5);
 }
 
+/// Without the packets before its second key packet, and those that need them.
+fn from_second_group(mut clip: Clip<'static>) -> Clip<'static> {
+    let mut keys = (0..clip.packets.len()).filter(|place| clip.packets[*place].key);
+    let key = keys.nth(1).unwrap();
+    clip.packets.drain(..key);
+    let begin = clip.packets[0].pts;
+    clip.packets.retain(|packet| packet.pts >= begin);
+    clip.packets[0].restarts = true;
+    clip.wanted = clip.packets.iter().map(|packet| packet.pts).collect();
+    clip.wanted.sort_unstable();
+    clip
+}
+
 fn broken_packets_are_defects() {
     let folder = tempfile::tempdir().unwrap();
     let encoders = [
         ("h264", "-c:v libx264 -bf 2 -g 30 -pix_fmt yuv420p"),
+        ("h264-open", "-c:v libx264 -bf 3 -g 12 -x264-params open-gop=1 -pix_fmt yuv420p"),
         ("hevc", "-c:v libx265 -x265-params log-level=none -pix_fmt yuv420p"),
         ("vp9", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8"),
         ("av1", "-c:v libsvtav1 -preset 12 -g 4 -pix_fmt yuv420p"),
@@ -367,7 +381,11 @@ fn broken_packets_are_defects() {
     let planned = Planned::new(3, AS_IT_IS, "");
     for (name, arguments) in encoders {
         let file = encode(folder.path(), &format!("{name}.mp4"), arguments);
-        let clip = with_wanted(&clip_of(&file), &[0, 4, 8]);
+        let mut clip = clip_of(&file);
+        if name == "h264-open" {
+            clip = from_second_group(clip);
+        }
+        let clip = with_wanted(&clip, &[0, 4, 8]);
         let whole = planned.run(&clip.to_bytes(), 0).unwrap_or_else(|why| panic!("{name}: {why}"));
         let mut state = 7_u64;
         let mut next = |below: usize| {
