@@ -372,7 +372,7 @@ fn broken_packets_are_defects() {
     let folder = tempfile::tempdir().unwrap();
     let encoders = [
         ("h264", "-c:v libx264 -bf 2 -g 30 -pix_fmt yuv420p"),
-        ("h264-open", "-c:v libx264 -bf 3 -g 12 -x264-params open-gop=1 -pix_fmt yuv420p"),
+        ("h264-open", "-c:v libx264 -bf 2 -g 5 -x264-params open-gop=1 -pix_fmt yuv420p"),
         ("hevc", "-c:v libx265 -x265-params log-level=none -pix_fmt yuv420p"),
         ("vp9", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8"),
         ("av1", "-c:v libsvtav1 -preset 12 -g 4 -pix_fmt yuv420p"),
