@@ -4,6 +4,7 @@ import ctypes.util
 import os
 import shutil
 import signal
+import subprocess
 
 import forebay
 import numpy
@@ -104,3 +105,38 @@ def test_check_says_what_the_videos_are(videos, tmp_path):
     write_toml(path, config(videos))
     said = run_program("check", str(path))
     assert "h264" in said.stdout.lower() and "frames" in said.stdout, said.stdout + said.stderr
+
+
+# Stands before libavcodec, and knows no decoder of VP9.
+WITHOUT_VP9 = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+const void *avcodec_find_decoder_by_name(const char *name) {
+    const void *(*next)(const char *) = (const void *(*)(const char *))dlsym(RTLD_NEXT, "avcodec_find_decoder_by_name");
+    return strstr(name, "vp9") ? 0 : next(name);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_codec_that_the_host_cannot_decode_ends_the_run_with_its_package(videos, tmp_path, monkeypatch):
+    source, folder = tmp_path / "library.c", tmp_path / "library"
+    source.write_text(WITHOUT_VP9)
+    folder.mkdir()
+    library = f"-l:{ctypes.util.find_library('avcodec')}"
+    made = folder / "libavcodec-other.so"
+    command = ["cc", "-shared", "-fPIC", "-o", made, source, "-Wl,--no-as-needed", library, "-ldl"]
+    linked = subprocess.run(command, capture_output=True, text=True)
+    if linked.returncode:
+        pytest.skip(f"libavcodec cannot be linked: {linked.stderr}")
+    monkeypatch.setenv("FOREBAY_LIBAVCODEC", str(folder))
+    # Bad samples may be replaced: this is none.
+    told = config(videos) | {"errors": {"on_bad_sample": "substitute"}}
+    with pytest.raises(forebay.Error, match="has no software decoder for vp9; `apt-get install ") as failed:
+        read(told)
+    (line,) = [line for line in str(failed.value).splitlines() if "vp9" in line]
+    assert "sample" not in line, line
+    # The other codecs are decoded.
+    (videos / "vp9.webm").unlink()
+    assert len(read(told)[0]) == len(NAMES) - 1

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use forebay_cache::{CacheAdmin, CachedDataset};
 use forebay_config::{Config, DatasetConfig};
-use forebay_dataset::{OpenOptions, Opened};
+use forebay_dataset::{Dataset, OpenOptions, Opened};
 use forebay_inspect::output::print_line;
 use forebay_inspect::table::columns;
 use forebay_observe::format_bytes;
@@ -179,6 +179,12 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
         "nothing of this dataset can be kept: the cache cannot be used, which the lines above say, or the storage has no \
          tags that tell an object from one that takes its place",
     )?;
+    anyhow::ensure!(
+        !differs_by_pass(opened.dataset.as_ref()),
+        "{}: each pass reads other parts of its files, since clips begin at random places, so that nothing is fetched ahead: \
+         a run keeps what it reads. With dataset.start = \"uniform\" all of it can be fetched",
+        config.name
+    );
     let (next, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
     let failures = Mutex::new(Vec::new());
     let samples = opened.dataset.kept_count();
@@ -276,4 +282,47 @@ fn read(
         }
     }
     opened.storage.read(&*opened.dataset, location, limit_bytes, buffer)
+}
+
+/// Whether what is read of a sample differs from pass to pass, as far as a few samples show.
+fn differs_by_pass(dataset: &dyn Dataset) -> bool {
+    const SAMPLES: u64 = 16;
+    const DRAWS: u64 = 8;
+    let located = |number, draw| {
+        let mut locations = Vec::new();
+        dataset.locate_drawn(dataset.kept_at(number), draw, &mut locations);
+        locations
+    };
+    (0..dataset.kept_count().min(SAMPLES))
+        .any(|number| (1..DRAWS).any(|draw| located(number, draw) != located(number, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_config::Override;
+
+    use super::*;
+
+    #[test]
+    fn clips_at_random_places_cannot_be_fetched_ahead() {
+        let folder = tempfile::tempdir().unwrap();
+        let videos = folder.path().join("videos");
+        std::fs::create_dir(&videos).unwrap();
+        let video = include_bytes!("../../crates/video/fixtures/h264-b.mp4");
+        std::fs::write(videos.join("0.mp4"), video).unwrap();
+        let differs = |start: &str| {
+            let text = format!(
+                "dataset = {{ path = {:?}, format = \"video-folder\", frames = 2, stride = 1, start = {start:?}, index = {:?} }}\n\
+                 [batch]\nsize = 1\n[listen]\nsocket = \"/tmp/x\"\n",
+                videos,
+                folder.path().join(start)
+            );
+            let mut config =
+                Config::from_text("test.toml", folder.path(), &text, &[] as &[Override]).unwrap();
+            config.datasets_mut().try_for_each(forebay_formats::resolve_keys).unwrap();
+            let opened = forebay_formats::open(&config.dataset, OpenOptions::default()).unwrap();
+            differs_by_pass(opened.dataset.as_ref())
+        };
+        assert!(differs("random") && !differs("uniform"));
+    }
 }

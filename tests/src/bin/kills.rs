@@ -1,4 +1,4 @@
-//! `forebay-test-kills daemon|trainer|run|all|shared|load|remote [--kills N] [--seed S]`: kills processes at random instants and compares
+//! `forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote [--kills N] [--seed S]`: kills processes at random instants and compares
 //! what arrives. One line of JSON to stdout; status 1 unless all was well.
 
 use std::path::PathBuf;
@@ -7,8 +7,7 @@ use forebay_tests::kills::trainer::Victim;
 use forebay_tests::kills::{Plan, daemon, load, remote, shared, trainer};
 use forebay_tests::program;
 
-const USAGE: &str =
-    "usage: forebay-test-kills daemon|trainer|run|all|shared|load|remote [--kills N] [--seed S]";
+const USAGE: &str = "usage: forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote [--kills N] [--seed S]";
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -23,7 +22,8 @@ fn main() {
         }
     }
     let report = match mode.as_str() {
-        "daemon" => daemon::run(plan),
+        "daemon" => daemon::run(daemon::Victim::Daemon, plan),
+        "decoders" => daemon::run(daemon::Victim::Decoders, plan),
         "trainer" => trainer::run(Victim::Trainer, &beside("forebay-test-trainer"), plan),
         "run" => trainer::run(Victim::Run, &beside("forebay-test-trainer"), plan),
         "all" => trainer::run(Victim::All, &beside("forebay-test-trainer"), plan),

@@ -1,9 +1,12 @@
 //! SIGKILL of the daemon while its loader takes batches: every sample exactly once, the same bytes, the same order.
 //!
 //! A thread does the killing, so that the instants have nothing to do with what the loader is doing: most kills come a
-//! few milliseconds after the one before was got over, one in five while its successor is just being started.
+//! few milliseconds after the one before was got over, one in five while its successor is just being started. With
+//! decoders' processes two kills in three are of one of these.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,12 +18,14 @@ use serde_json::{Value, json};
 use super::reference::Reference;
 use super::report::{Before, is_nothing, percentiles};
 use super::{Plan, Random};
-use crate::{Taken, TestDir, test_dir};
+use crate::{Taken, TestDir, test_dir, wait_until};
 
 /// The longest pause between getting over a kill and the next one.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two kills of which the second hits a daemon during its start.
 const SHORT_PAUSE: Duration = Duration::from_millis(60);
+/// A decoder is started by a process that the daemon has started.
+const MAX_ANCESTORS: usize = 5;
 /// Batches that a daemon may have published and not handed over, plus one.
 const CERTAINLY_FRESH: usize = 5;
 
@@ -29,12 +34,49 @@ struct Board {
     /// The present daemon.
     target: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     kills: AtomicU64,
+    /// Those of decoders' processes among them.
+    of_decoders: AtomicU64,
+    /// All that were seen.
+    decoders: Mutex<BTreeSet<u32>>,
     /// Batches since the last kill are not yet the next daemon's own.
     recovering: AtomicBool,
     last_kill: Mutex<Option<Instant>>,
 }
 
-fn kill_at_random(board: &Board, plan: Plan) {
+fn is_decoder(process: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains("decode-media")
+}
+
+/// The present decoders' processes of this process's daemons.
+fn decoders() -> BTreeSet<u32> {
+    let is_own = |decoder: &u32| {
+        let ancestors = std::iter::successors(Some(*decoder), |process| parent(*process));
+        ancestors.take(MAX_ANCESTORS).any(|process| process == std::process::id())
+    };
+    let all = crate::names_in(Path::new("/proc"));
+    let all = all.iter().filter_map(|name| name.parse::<u32>().ok());
+    all.filter(|process| is_decoder(*process)).filter(is_own).collect()
+}
+
+/// Kills one of them, if there is one: at its start, at work, or while it waits.
+fn kill_a_decoder(board: &Board, random: &mut Random) {
+    let found = decoders();
+    board.decoders.lock().unwrap().extend(&found);
+    let place = usize::try_from(random.below(found.len() as u64)).unwrap_or(0);
+    let Some(decoder) = found.iter().nth(place) else { return };
+    let pid = i32::try_from(*decoder).ok().and_then(Pid::from_raw);
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // The number may be another process's by now.
+    if let Some(pidfd) = pidfd.filter(|_| decoders().contains(decoder))
+        && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
+    {
+        board.kills.fetch_add(1, Ordering::SeqCst);
+        board.of_decoders.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn kill_at_random(board: &Board, victim: Victim, plan: Plan) {
     let mut random = Random::new(plan.seed);
     while board.kills.load(Ordering::SeqCst) < plan.kills {
         let waits = random.below(5) > 0;
@@ -42,6 +84,10 @@ fn kill_at_random(board: &Board, plan: Plan) {
             std::thread::sleep(Duration::from_micros(100));
         }
         std::thread::sleep(random.pause(if waits { PAUSE } else { SHORT_PAUSE }));
+        if victim == Victim::Decoders && random.below(3) > 0 {
+            kill_a_decoder(board, &mut random);
+            continue;
+        }
         let target = board.target.lock().unwrap().clone();
         let Some((daemon, pidfd)) = target else { continue };
         let mut last_kill = board.last_kill.lock().unwrap();
@@ -69,13 +115,25 @@ fn show(board: &Board, loader: &Loader, shown: &mut u32) {
 }
 
 fn is_child(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let parent = status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
-    parent.is_some_and(|parent| parent == std::process::id().to_string())
+    parent(process) == Some(std::process::id())
+}
+
+fn parent(process: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// The daemon.
+    Daemon,
+    /// The daemon, and the processes that decode videos for it.
+    Decoders,
 }
 
 /// Does it; gives the report, whose `ok` says whether all was well.
-pub fn run(plan: Plan) -> Value {
+pub fn run(victim: Victim, plan: Plan) -> Value {
     let dir = TestDir::new();
     let mut reference = Reference::new(&dir);
     let _ = reference.epoch(0).len();
@@ -84,7 +142,7 @@ pub fn run(plan: Plan) -> Value {
     let mut loader = test_dir::loader(reference.config.as_path(), 0, 1).attach().unwrap();
     let killer = std::thread::spawn({
         let board = Arc::clone(&board);
-        move || kill_at_random(&board, plan)
+        move || kill_at_random(&board, victim, plan)
     });
     let (mut to_next, mut to_fresh) = (Vec::new(), Vec::new());
     let (mut mismatches, mut batches, mut epoch) = (0u64, 0u64, 0u64);
@@ -132,8 +190,14 @@ pub fn run(plan: Plan) -> Value {
     drop(loader);
     drop(reference);
     let left = before.left(&dir);
+    // They have no environment by which `left` could tell them.
+    let decoders = board.decoders.lock().unwrap();
+    let ended = || !decoders.iter().any(|process| is_decoder(*process));
+    wait_until("no decoder's process is left", ended);
     json!({
-        "mode": "daemon", "kills": board.kills.load(Ordering::SeqCst), "seed": plan.seed, "restarts": restarts,
+        "mode": if victim == Victim::Daemon { "daemon" } else { "decoders" },
+        "kills": board.kills.load(Ordering::SeqCst), "of_decoders": board.of_decoders.load(Ordering::SeqCst),
+        "seed": plan.seed, "restarts": restarts,
         "epochs": epoch, "batches": batches, "mismatches": mismatches,
         "seconds_to_next_batch": percentiles(&mut to_next),
         "seconds_to_fresh_batch": percentiles(&mut to_fresh),

@@ -13,7 +13,8 @@ const SAMPLES: u64 = 202;
 
 /// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
-/// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts.
+/// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts;
+/// `videos` is clips that processes of their own decode, which are smaller than the rest.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
@@ -31,6 +32,7 @@ impl Reference {
         match std::env::var(FORMAT).as_deref() {
             Ok("texts") => return Self::of(texts(dir)),
             Ok("windows") => return Self::of(windows(dir)),
+            Ok("videos") => return Self::of(videos(dir)),
             _ => {}
         }
         let mut images = dir.path("images");
@@ -205,6 +207,35 @@ fn windows(dir: &TestDir) -> PathBuf {
         "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
          dataset = {{ path = {path:?}, format = \"npy\", index = {:?}, windows = {{ length = 3, stride = 1, by = \"episode\" }} }}\n\
          stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
+        dir.path("train.index"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
+}
+
+/// Clips at random places of a few small videos, one of which is cut off.
+fn videos(dir: &TestDir) -> PathBuf {
+    const VIDEOS: [(&str, &[u8]); 4] = [
+        ("mp4", include_bytes!("../../../daemon/crates/video/fixtures/h264-b.mp4")),
+        ("mp4", include_bytes!("../../../daemon/crates/video/fixtures/hevc.mp4")),
+        ("webm", include_bytes!("../../../daemon/crates/video/fixtures/vp9.webm")),
+        ("mov", include_bytes!("../../../daemon/crates/video/fixtures/rotated-270.mov")),
+    ];
+    let path = dir.path("videos");
+    std::fs::create_dir(&path).unwrap();
+    for number in 0..10 {
+        for (kind, (suffix, bytes)) in VIDEOS.iter().enumerate() {
+            let end = if (number, kind) == (3, 0) { bytes.len() / 2 } else { bytes.len() };
+            std::fs::write(path.join(format!("{number}-{kind}.{suffix}")), &bytes[..end]).unwrap();
+        }
+    }
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
+         errors.on_bad_sample = \"substitute\"\n\
+         dataset = {{ path = {path:?}, format = \"video-folder\", index = {:?}, frames = 3, stride = 2 }}\n\
+         stage = [{{ name = \"decode\", operations = [{{ op = \"decode-video\" }}, \
+         {{ op = \"random-resized-crop\", size = [24, 32] }}] }}]\ncpu.policy = \"normal\"\n",
         dir.path("train.index"),
     );
     let config = dir.path("train.toml");

@@ -18,22 +18,45 @@ use crate::stream::{Decoder, Picture, Sent, StreamError};
 #[error("{reason}")]
 pub struct Defect {
     reason: String,
-    is_memory: bool,
+    cause: Cause,
+}
+
+/// What is at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Clip,
+    Memory,
+    Library,
 }
 
 impl Defect {
     fn new(reason: String) -> Self {
-        Self { reason, is_memory: false }
+        Self { reason, cause: Cause::Clip }
     }
 
     fn of(error: &StreamError, place: &str) -> Self {
-        Self { reason: format!("{place}: {error}"), is_memory: *error == StreamError::Memory }
+        match error {
+            // Says itself which codec.
+            StreamError::Missing(missing) => {
+                Self { reason: missing.to_string(), cause: Cause::Library }
+            }
+            StreamError::Memory => {
+                Self { reason: format!("{place}: {error}"), cause: Cause::Memory }
+            }
+            StreamError::Refused(_) => Self::new(format!("{place}: {error}")),
+        }
     }
 
     /// Whether memory was refused, which may be had in another process.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
-        self.is_memory
+        matches!(self.cause, Cause::Memory)
+    }
+
+    /// Whether this library decodes no clip of the codec.
+    #[must_use]
+    pub const fn is_of_library(&self) -> bool {
+        matches!(self.cause, Cause::Library)
     }
 }
 
@@ -78,6 +101,9 @@ pub fn decode(
                 decoder.flush();
             }
             delivery.begin = packet.pts;
+            if clip.codec == Codec::H264 {
+                decoder.set_strict(is_closed(&clip.configuration, clip.bytes(packet)));
+            }
         }
         if delivery.left.is_empty() {
             break;
@@ -116,6 +142,30 @@ fn configuration<'c>(clip: &'c Clip<'_>) -> &'c [u8] {
         Codec::Vp8 | Codec::Vp9 => &[],
         _ => &clip.configuration,
     }
+}
+
+/// Whether no picture before this one of H.264 is referred to afterwards: it is an IDR. After another key picture, with which
+/// an open group begins, encoders name pictures of the group before to be forgotten, which is no error if they were never
+/// decoded.
+fn is_closed(configuration: &[u8], packet: &[u8]) -> bool {
+    const SLICE: u8 = 1;
+    const IDR_SLICE: u8 = 5;
+    let Some([1, _, _, _, lengths, ..]) = configuration.first_chunk::<5>() else {
+        // Units between start codes.
+        let mut units = packet.windows(4).filter(|bytes| bytes.starts_with(&[0, 0, 1]));
+        let slice = units.find(|bytes| [SLICE, IDR_SLICE].contains(&(bytes[3] & 31)));
+        return slice.is_none_or(|bytes| bytes[3] & 31 == IDR_SLICE);
+    };
+    let mut rest = packet;
+    while let Some((length, after)) = rest.split_at_checked(usize::from(lengths & 3) + 1) {
+        let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        match after.first().map(|byte| byte & 31) {
+            Some(IDR_SLICE) => return true,
+            Some(SLICE) => return false,
+            _ => rest = after.get(length..).unwrap_or_default(),
+        }
+    }
+    true
 }
 
 /// The most pictures that a picture overtakes between decoding and showing.
@@ -202,5 +252,31 @@ impl Delivery<'_, '_> {
         self.end += frame.bytes() as u64;
         self.frames.frames.push(frame);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_closed_if_its_first_slice_is_an_idr() {
+        let lengths = [1, 100, 0, 31, 0xff, 0xe1];
+        let units = |units: &[&[u8]]| -> Vec<u8> {
+            let unit =
+                |unit: &&[u8]| [&[0, 0, 0, u8::try_from(unit.len()).unwrap()], *unit].concat();
+            units.iter().flat_map(unit).collect()
+        };
+        // An SEI before the slice.
+        let idr = units(&[&[6, 5, 1], &[0x65, 9, 9]]);
+        let open = units(&[&[6, 5, 1], &[0x41, 9, 9], &[0x65, 9]]);
+        assert!(is_closed(&lengths, &idr) && !is_closed(&lengths, &open));
+        let codes = |kind| [0, 0, 0, 1, 9, 16, 0, 0, 1, kind, 7, 7];
+        assert!(is_closed(&[], &codes(0x65)) && !is_closed(&[], &codes(0x41)));
+        // Damage is judged strictly.
+        for length in 0..open.len() {
+            let _ = is_closed(&lengths, &open[length..]);
+        }
+        assert!(is_closed(&lengths, &[]) && is_closed(&lengths, &[0xff; 9]) && is_closed(&[], &[]));
     }
 }

@@ -30,6 +30,8 @@ const CORRUPT: c_int = 1;
 const LIMITED: c_int = 1;
 const FULL: c_int = 2;
 const PLANES: usize = 8;
+/// Of `err_detect`.
+const STRICT: &str = "explode";
 
 /// Why packets cannot be decoded. Lowercase.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +63,7 @@ pub(crate) struct Decoder<'l> {
     packet: NonNull<c_void>,
     frame: NonNull<c_void>,
     skips_unreferenced: bool,
+    is_strict: bool,
 }
 
 impl<'l> Decoder<'l> {
@@ -97,12 +100,17 @@ impl<'l> Decoder<'l> {
             packet: kept_packet,
             frame: kept_frame,
             skips_unreferenced: false,
+            is_strict: true,
         };
         decoder.configure(configuration)?;
         decoder.set_number(c"threads", 1);
         decoder.set_number(c"max_pixels", i64::try_from(max_pixels).unwrap_or(i64::MAX));
         // A damaged slice is an error: without this some decoders fill it with other pixels and say nothing.
-        decoder.set(c"err_detect", "explode");
+        decoder.set(c"err_detect", STRICT);
+        if codec == Codec::H264 {
+            // Pictures after a key picture that is no IDR: the library says of each whether it is whole.
+            decoder.set(c"flags", "+output_corrupt");
+        }
         if codec == Codec::Mpeg4 {
             // Its standard leaves the transform's rounding open: this one has the same results on all processors.
             decoder.set(c"idct", "simple");
@@ -184,6 +192,15 @@ impl<'l> Decoder<'l> {
         if skips != self.skips_unreferenced {
             self.skips_unreferenced = skips;
             self.set(c"skip_frame", if skips { "noref" } else { "default" });
+        }
+    }
+
+    /// Whether any error is the packet's, from the next one on; otherwise the library goes on where it can, and flags the
+    /// pictures that lack something.
+    pub(crate) fn set_strict(&mut self, is_strict: bool) {
+        if is_strict != self.is_strict {
+            self.is_strict = is_strict;
+            self.set(c"err_detect", if is_strict { STRICT } else { "0" });
         }
     }
 

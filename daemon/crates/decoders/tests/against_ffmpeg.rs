@@ -58,7 +58,7 @@ fn library() -> Option<Library> {
 
 fn encode(folder: &Path, (name, arguments, format): (&str, &str, &str)) -> Option<PathBuf> {
     let file = folder.join(format!("{name}.mp4"));
-    let source = "testsrc2=size=128x96:rate=30:duration=1";
+    let source = "testsrc2=size=128x96:rate=30:duration=2";
     let status = Command::new("ffmpeg")
         .args(["-v", "error", "-nostdin", "-f", "lavfi", "-i", source])
         .args(arguments.split_whitespace())
@@ -168,4 +168,36 @@ fn planes_are_those_of_ffmpeg() {
     }
     say(&format!("libavcodec {}: {compared} videos equal `ffmpeg`'s planes", library.version()));
     assert!(compared > 0);
+}
+
+#[test]
+fn each_picture_alone_is_that_of_the_whole() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for video in VIDEOS {
+        let Some(file) = encode(folder.path(), video) else { continue };
+        let data = std::fs::read(&file).unwrap();
+        let table = forebay_video::read(data.as_slice()).unwrap();
+        let stream = table.video().unwrap();
+        let whole = clip_of(stream, &data);
+        if library.decoder_name(whole.codec).is_none() {
+            continue;
+        }
+        let (frames, bytes) = decoded(&library, &whole).unwrap();
+        for (place, pts) in whole.wanted.iter().enumerate() {
+            // Alone, and with one that is far away: decoding begins anew between them.
+            let far = whole.wanted[(place + 17) % whole.wanted.len()];
+            for wanted in [vec![*pts], vec![*pts, far]] {
+                let cut = stream.cut(wanted.clone()).unwrap();
+                let place = |at: u64| usize::try_from(at).unwrap();
+                let ranges = cut.ranges.iter().map(|range| place(range.start)..place(range.end));
+                let read: Vec<u8> = ranges.flat_map(|range| data[range].to_vec()).collect();
+                let clip = stream.clip(&cut, &read).unwrap();
+                let (own, planes) = decoded(&library, &clip)
+                    .unwrap_or_else(|defect| panic!("{}, {wanted:?}: {defect}", video.0));
+                let expected = in_order(&frames, &bytes, &wanted);
+                assert!(in_order(&own, &planes, &wanted) == expected, "{}, {wanted:?}", video.0);
+            }
+        }
+    }
 }

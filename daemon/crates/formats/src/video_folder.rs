@@ -273,7 +273,7 @@ impl Dataset for Videos {
         Description {
             classes: class_summary(&self.index),
             left_out: self.index.left_out().map(str::to_owned),
-            notes: vec![("videos", self.tables.summary())],
+            notes: vec![("videos", self.tables.summary().to_owned())],
             ..Description::default()
         }
     }

@@ -19,6 +19,7 @@ use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_transform::{SamplePlan, SampleTask, WorkerScratch};
 use forebay_video::clip::{Clip, Packet};
+use forebay_video::codec::Codec;
 use forebay_video::table::Media;
 use in_memory::{InMemory, OneRow};
 
@@ -43,11 +44,12 @@ fn main() -> ExitCode {
     if let Err(missing) = Library::open() {
         return end(0, &format!("skipped: {missing}"));
     }
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
         ("one_draw_is_for_all_pictures", one_draw_is_for_all_pictures),
         ("rotated_videos_are_turned", rotated_videos_are_turned),
         ("too_large_a_video_is_refused_before_its_packets", too_large_a_video_is_refused),
+        ("codec_without_a_decoder_ends_the_run", codec_without_a_decoder_ends_the_run),
         ("killed_helpers_cost_no_sample", killed_helpers_cost_no_sample),
         ("helper_is_confined_and_has_a_limit_of_memory", helper_is_confined),
         ("broken_packets_are_defects_and_nothing_else", broken_packets_are_defects),
@@ -186,11 +188,20 @@ impl Planned {
     }
 
     fn run(&self, clip: &[u8], sample: u64) -> Result<Vec<u8>, Defect> {
+        self.run_with(clip, sample, &mut WorkerScratch::default())
+    }
+
+    fn run_with(
+        &self,
+        clip: &[u8],
+        sample: u64,
+        scratch: &mut WorkerScratch,
+    ) -> Result<Vec<u8>, Defect> {
         let bytes = self.plan.tensors()[0].row_pitch_bytes().unwrap();
         let mut row = OneRow(vec![0; usize::try_from(bytes).unwrap()]);
         let key = DrawKey { seed: 3, epoch: 0, sample };
         let mut task = SampleTask::new(SampleId(sample), key, clip.to_vec());
-        self.plan.run(0, &mut task, &self.dataset, &mut row, &mut WorkerScratch::default())?;
+        self.plan.run(0, &mut task, &self.dataset, &mut row, scratch)?;
         Ok(row.0)
     }
 }
@@ -265,6 +276,24 @@ fn too_large_a_video_is_refused() {
     assert!(refused.0.starts_with("h264: "), "{}", refused.0);
 }
 
+fn codec_without_a_decoder_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[1]);
+    let planned = Planned::new(1, AS_IT_IS, "");
+    let mut scratch = WorkerScratch::default();
+    // No library decodes it to pictures.
+    let other = Clip { codec: Codec::Opus, ..clip.clone() };
+    planned.run_with(&other.to_bytes(), 0, &mut scratch).unwrap_err();
+    let said = scratch.take_no_helpers().expect("not a defect of the sample");
+    assert!(said.contains("has no software decoder for opus; `"), "{said}");
+    assert!(!said.contains('\n') && said.contains("install"), "{said}");
+    // A damaged packet is one.
+    let broken = Clip { data: vec![0xff; clip.data.len()].into(), ..clip.clone() };
+    planned.run_with(&broken.to_bytes(), 0, &mut scratch).unwrap_err();
+    assert_eq!(scratch.take_no_helpers(), None);
+    planned.run_with(&clip.to_bytes(), 0, &mut scratch).unwrap();
+}
+
 fn killed_helpers_cost_no_sample() {
     let folder = tempfile::tempdir().unwrap();
     let clip = with_wanted(&h264(folder.path()), &[1, 5, 9, 13]).to_bytes();
@@ -326,10 +355,24 @@ fn helper_is_confined() {
     assert_eq!(open, 5);
 }
 
+/// Without the packets before its second key packet, and those that need them.
+fn from_second_group(mut clip: Clip<'static>) -> Clip<'static> {
+    let mut keys = (0..clip.packets.len()).filter(|place| clip.packets[*place].key);
+    let key = keys.nth(1).unwrap();
+    clip.packets.drain(..key);
+    let begin = clip.packets[0].pts;
+    clip.packets.retain(|packet| packet.pts >= begin);
+    clip.packets[0].restarts = true;
+    clip.wanted = clip.packets.iter().map(|packet| packet.pts).collect();
+    clip.wanted.sort_unstable();
+    clip
+}
+
 fn broken_packets_are_defects() {
     let folder = tempfile::tempdir().unwrap();
     let encoders = [
         ("h264", "-c:v libx264 -bf 2 -g 30 -pix_fmt yuv420p"),
+        ("h264-open", "-c:v libx264 -bf 2 -g 5 -x264-params open-gop=1 -pix_fmt yuv420p"),
         ("hevc", "-c:v libx265 -x265-params log-level=none -pix_fmt yuv420p"),
         ("vp9", "-c:v libvpx-vp9 -deadline realtime -cpu-used 8"),
         ("av1", "-c:v libsvtav1 -preset 12 -g 4 -pix_fmt yuv420p"),
@@ -338,7 +381,11 @@ fn broken_packets_are_defects() {
     let planned = Planned::new(3, AS_IT_IS, "");
     for (name, arguments) in encoders {
         let file = encode(folder.path(), &format!("{name}.mp4"), arguments);
-        let clip = with_wanted(&clip_of(&file), &[0, 4, 8]);
+        let mut clip = clip_of(&file);
+        if name == "h264-open" {
+            clip = from_second_group(clip);
+        }
+        let clip = with_wanted(&clip, &[0, 4, 8]);
         let whole = planned.run(&clip.to_bytes(), 0).unwrap_or_else(|why| panic!("{name}: {why}"));
         let mut state = 7_u64;
         let mut next = |below: usize| {

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use forebay_protocol::window::{Window, create_sealed};
+use rustix::fs::FallocateFlags;
 
 /// Number of calls for which an arena has room at once.
 pub(crate) const SIDES: usize = 2;
@@ -18,6 +19,8 @@ const SIDE_ALIGNMENT: u64 = 1 << 16;
 /// Maximum mapped part of a side; the rest is accessed by system calls, which copy page by page and take three times as
 /// long.
 const MAX_WINDOW_BYTES: usize = 256 << 20;
+/// What calls leave allocated of a side, whatever they need.
+const KEPT_BYTES: u64 = 64 << 20;
 /// No row is being called.
 const NO_ROW: u64 = u64::MAX;
 
@@ -43,6 +46,8 @@ pub struct Arena {
     memory: File,
     /// The mapped part of each side, used by the thread that has the side.
     windows: [Mutex<Option<Window>>; SIDES],
+    /// What recent calls needed of the first side, in bytes: the most of them, which falls by an eighth a call.
+    need: Mutex<u64>,
 }
 
 impl Arena {
@@ -50,12 +55,12 @@ impl Arena {
     pub(crate) fn create() -> io::Result<Self> {
         let memory = create_sealed("forebay-python", side_start(SIDES))?;
         memory.write_all_at(&NO_ROW.to_le_bytes(), 0)?;
-        Ok(Self { memory, windows: Default::default() })
+        Ok(Self { memory, windows: Default::default(), need: Mutex::default() })
     }
 
     /// The arena of this process's own parent.
     pub(crate) fn of_file(memory: File) -> Self {
-        Self { memory, windows: Default::default() }
+        Self { memory, windows: Default::default(), need: Mutex::default() }
     }
 
     /// A descriptor for the worker.
@@ -79,6 +84,23 @@ impl Arena {
     /// The memory that it occupies, in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.memory.metadata().map_or(0, |memory| memory.blocks() * 512)
+    }
+
+    /// After a call that has used so many bytes of the first side and whose result is read: gives memory back if at
+    /// least twice as much is allocated as recent calls needed. Calls that all need much keep their memory, since new
+    /// pages cost time.
+    pub(crate) fn give_back(&self, used_bytes: u64) {
+        let mut need = self.need.lock().unwrap_or_else(PoisonError::into_inner);
+        *need = used_bytes.max(*need - *need / 8);
+        let kept = need.max(KEPT_BYTES).next_multiple_of(SIDE_ALIGNMENT);
+        if self.resident_bytes() <= 2 * kept {
+            return;
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let bytes = side_start(1).saturating_sub(kept);
+        if let Err(error) = rustix::fs::fallocate(&self.memory, hole, kept, bytes) {
+            tracing::debug!(%error, "memory of a process's arena is not given back");
+        }
     }
 
     /// Whether the arena contains this range.
@@ -148,6 +170,36 @@ mod tests {
         assert!(mapped.iter().all(|bytes| (5 << 20..8 << 20).contains(bytes)), "{mapped:?}");
         // Memory is allocated where something was written, whatever is mapped.
         assert!(arena.resident_bytes() < 1 << 20);
+    }
+
+    #[test]
+    fn memory_of_one_large_call_is_given_back_by_small_ones() {
+        let arena = Arena::create().unwrap();
+        let (large, small) = (5 * KEPT_BYTES, 1 << 20);
+        let page = [7; 1 << 16];
+        let call = |bytes: u64| {
+            for at in (SIDE_ALIGNMENT..bytes).step_by(page.len()) {
+                arena.write(&page, at).unwrap();
+            }
+            arena.give_back(bytes);
+        };
+        for _ in 0..3 {
+            call(large);
+            assert!(arena.resident_bytes() > large - (1 << 20), "{}", arena.resident_bytes());
+        }
+        for _ in 0..20 {
+            call(small);
+        }
+        assert!(arena.resident_bytes() <= 2 * KEPT_BYTES, "{}", arena.resident_bytes());
+        let mut found = [0; 6];
+        arena.read(&mut found, small - 100).unwrap();
+        assert_eq!(found, [7; 6]);
+        arena.read(&mut found, large - 100).unwrap();
+        assert_eq!(found, [0; 6]);
+        // What was given back is written again.
+        call(large);
+        arena.read(&mut found, large - 100).unwrap();
+        assert_eq!(found, [7; 6]);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! States of a helper: those of a worker in the crate's head. States of a request; the daemon owns its bytes all the
 //! time, the helper has a copy:
 //! ```text
-//!   Asked ──a free place──► Written ──sent──► Under work ──reply──► Done, or Refused (a defect of the sample)
-//!     ▲                                          │ the helper is lost, or has too little memory left
+//!   Asked ──a free place──► Written ──sent──► Under work ──reply──► Done, Refused (a defect of the sample),
+//!     ▲                                          │      or Cannot (by no helper of this host: the run ends)
+//!     │                                          │ the helper is lost, or has too little memory left
 //!     └────── fewer losses than allowed ◄────────┴── the last one allowed ──► Crashes (a defect of the sample)
 //! ```
 //! A request depends on its bytes only, so that a repeated one has the same result: a helper that is killed costs time,
@@ -35,6 +36,7 @@ pub(crate) const RESULT_AFTER: u64 = 1 << 20;
 pub(crate) const STATUS_DONE: u64 = 0;
 pub(crate) const STATUS_REFUSED: u64 = 1;
 pub(crate) const STATUS_NO_MEMORY: u64 = 2;
+pub(crate) const STATUS_CANNOT: u64 = 3;
 
 /// The most time for a helper to start and open its libraries.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -160,7 +162,7 @@ impl ForeignPool {
     /// thread keeps its own.
     ///
     /// # Errors
-    /// No helper can be started, or the caller ends.
+    /// No helper can be started, none of this host can decode such data, or the caller ends.
     pub fn ask<T>(
         &self,
         first: usize,
@@ -202,6 +204,8 @@ impl ForeignPool {
             let (why, how) = match self.call(helper, request, is_ending, read) {
                 Ok(Called::Done(done)) => return Ok(ForeignOutcome::Done(done)),
                 Ok(Called::Refused(reason)) => return Ok(ForeignOutcome::Refused(reason)),
+                // No other sample of its kind can be decoded either.
+                Ok(Called::Cannot(reason)) => return Err(self.none(&reason)),
                 Ok(Called::NoMemory(reason)) => {
                     // Memory that earlier requests have left in pieces is whole in a new process.
                     if let Some(helper) = turn.worker.take() {
@@ -265,7 +269,7 @@ impl ForeignPool {
                 .collect()
         };
         let at = side_start(0) + prepared.reply_at() + RESULT_AFTER;
-        match status {
+        let called = match status {
             STATUS_DONE
                 if bytes <= request.max_result_bytes && helper.link().arena().has(at, bytes) =>
             {
@@ -278,8 +282,14 @@ impl ForeignPool {
             }
             STATUS_REFUSED => Ok(Called::Refused(text())),
             STATUS_NO_MEMORY => Ok(Called::NoMemory(text())),
+            STATUS_CANNOT => Ok(Called::Cannot(text())),
             _ => Err(helper.malformed()),
+        };
+        if called.is_ok() {
+            let bytes = if status == STATUS_DONE { bytes } else { 0 };
+            helper.link().arena().give_back(at.saturating_add(bytes));
         }
+        called
     }
 
     /// Makes the turn's helper ready, starting one if there is none; returns its first message if it was started now.
@@ -340,4 +350,5 @@ enum Called<T> {
     Done(T),
     Refused(String),
     NoMemory(String),
+    Cannot(String),
 }

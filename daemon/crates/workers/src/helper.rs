@@ -19,7 +19,8 @@ use nix::sys::signal::Signal;
 use crate::arena::Arena;
 use crate::call::INPUTS_AT;
 use crate::foreign::{
-    REPLY_WORDS, REQUEST_WORDS, RESULT_AFTER, STATUS_DONE, STATUS_NO_MEMORY, STATUS_REFUSED,
+    REPLY_WORDS, REQUEST_WORDS, RESULT_AFTER, STATUS_CANNOT, STATUS_DONE, STATUS_NO_MEMORY,
+    STATUS_REFUSED,
 };
 use crate::interpreter::SPEC_VARIABLE;
 use crate::spec::WorkerClass;
@@ -36,6 +37,8 @@ pub enum HelperError {
     Refused(String),
     /// Memory could not be had: the request is repeated in a new process, and is a defect there.
     NoMemory(String),
+    /// No decoder of this host takes such data, whatever the sample: says what to install.
+    Cannot(String),
 }
 
 /// Foreign decoders, opened before the process is confined.
@@ -183,6 +186,7 @@ impl Call {
             Ok(_) => reply(STATUS_REFUSED, 0, b"the description of the result is too long"),
             Err(HelperError::Refused(reason)) => reply(STATUS_REFUSED, 0, reason.as_bytes()),
             Err(HelperError::NoMemory(reason)) => reply(STATUS_NO_MEMORY, 0, reason.as_bytes()),
+            Err(HelperError::Cannot(reason)) => reply(STATUS_CANNOT, 0, reason.as_bytes()),
         })
     }
 }

@@ -24,7 +24,7 @@ use forebay_index::folder::index::FolderIndex;
 use forebay_storage::location::{ByteRange, FileId, FileTable, Location, Unit};
 use forebay_storage::{Retries, Storage, StorageError};
 
-const MAGIC: [u8; 8] = *b"FBVIDEO\x01";
+const MAGIC: [u8; 8] = *b"FBVIDEO\x02";
 /// The largest file of tables, in bytes.
 const MAX_BYTES: usize = 4 << 30;
 /// The longest header of a video, in bytes.
@@ -44,6 +44,8 @@ pub(super) struct Tables {
     /// Of each file a byte that says what follows, and its table or the reason why it has none.
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// Codecs, frames, seconds and groups, for users. It is kept with the tables: counting reads all of them.
+    summary: String,
 }
 
 impl Tables {
@@ -102,8 +104,11 @@ impl Tables {
         ))
     }
 
-    /// Codecs, frames, seconds and groups, for users.
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn summary(&self) -> &str {
+        &self.summary
+    }
+
+    fn counted(&self) -> String {
         let (mut frames, mut groups, mut seconds) = (0_u64, 0_u64, 0.0);
         let mut codecs: BTreeMap<&str, u64> = BTreeMap::new();
         for id in 0..self.ends.len() as u64 {
@@ -121,27 +126,35 @@ impl Tables {
         format!("{}; {frames} frames, {seconds:.1} s, {groups} groups", codecs.join(", "))
     }
 
-    /// As a file: the length of each entry as a little-endian u32, then all entries.
+    /// As a file: the lengths of the summary and of each entry as little-endian u32, then the summary and all entries.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.bytes.len() + 4 * self.ends.len());
+        let room = self.bytes.len() + self.summary.len() + 4 * self.ends.len() + 4;
+        let mut bytes = Vec::with_capacity(room);
+        let mut put =
+            |length| bytes.extend(u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        put(self.summary.len());
         let mut start = 0;
         for end in &self.ends {
-            bytes.extend(u32::try_from(end - start).unwrap_or(u32::MAX).to_le_bytes());
+            put(end - start);
             start = *end;
         }
+        bytes.extend(self.summary.as_bytes());
         bytes.extend(&self.bytes);
         bytes
     }
 
     fn of_bytes(count: usize, bytes: &[u8]) -> Option<Self> {
+        let (summary, bytes) = bytes.split_first_chunk()?;
         let (lengths, bytes) = bytes.split_at_checked(count.checked_mul(4)?)?;
+        let (summary, bytes) = bytes.split_at_checked(u32::from_le_bytes(*summary) as usize)?;
+        let summary = String::from_utf8(summary.to_vec()).ok()?;
         let mut end = 0_usize;
         let mut ends = Vec::with_capacity(count);
         for length in lengths.as_chunks().0 {
             end = end.checked_add(u32::from_le_bytes(*length) as usize)?;
             ends.push(end);
         }
-        (end == bytes.len()).then(|| Self { bytes: bytes.to_vec(), ends })
+        (end == bytes.len()).then(|| Self { bytes: bytes.to_vec(), ends, summary })
     }
 }
 
@@ -170,7 +183,7 @@ impl Saved {
     }
 
     fn read(&self, count: usize) -> Option<Tables> {
-        let sizes = 4 * count..=MAX_BYTES;
+        let sizes = 4 * count + 4..=MAX_BYTES;
         let found = read_checked(&self.path, (MAGIC, &self.key), sizes, self.is_configured);
         Tables::of_bytes(count, &found.ok()??)
     }
@@ -231,11 +244,13 @@ pub(super) fn learn(
     if let Some(error) = failed {
         return Err(error);
     }
-    let mut tables = Tables { bytes: Vec::new(), ends: Vec::with_capacity(count) };
+    let (ends, summary) = (Vec::with_capacity(count), String::new());
+    let mut tables = Tables { bytes: Vec::new(), ends, summary };
     for entry in entries.into_inner().unwrap_or_else(PoisonError::into_inner) {
         tables.bytes.extend(entry);
         tables.ends.push(tables.bytes.len());
     }
+    tables.summary = tables.counted();
     let is_unread = |id| tables.entry(SampleId(id)).starts_with(&[UNREAD]);
     if let Some(saved) = saved.filter(|_| !(0..count as u64).any(is_unread)) {
         saved.write(&tables);

@@ -77,16 +77,18 @@ impl Foreign for Decoders {
         if kind != KIND_PICTURES {
             return Err(refused(format!("a request of the kind {kind} is not known")));
         }
-        let library = self.0.as_ref().map_err(|missing| refused(missing.to_string()))?;
+        let library =
+            self.0.as_ref().map_err(|missing| HelperError::Cannot(missing.to_string()))?;
         let Some((most_pixels, head)) = head.split_first_chunk() else {
             return Err(refused("a request is too short".to_owned()));
         };
         let clip = Clip::of_parts(head, data).map_err(|error| refused(error.to_string()))?;
         let most_pixels = u64::from_le_bytes(*most_pixels);
         let frames = decode(library, &clip, most_pixels, &mut ToArena(output)).map_err(
-            |defect| match defect.is_memory() {
-                true => HelperError::NoMemory(defect.to_string()),
-                false => HelperError::Refused(defect.to_string()),
+            |defect| match defect {
+                _ if defect.is_memory() => HelperError::NoMemory(defect.to_string()),
+                _ if defect.is_of_library() => HelperError::Cannot(defect.to_string()),
+                _ => HelperError::Refused(defect.to_string()),
             },
         )?;
         Ok(frames.to_bytes())
