@@ -199,7 +199,7 @@ impl Format for LeRobot {
             true => "[]".to_owned(),
             false => format!("[\n{operations}]"),
         };
-        let stacked = "\n# [dataset.delta_frames]        # fields that are stacked over several frames\n# action = [0, 1, 2, 3]\n";
+        let stacked = "# [dataset.delta_frames]        # fields that are stacked over several frames\n# action = [0, 1, 2, 3]\n";
         let output = match seen.output.as_str() {
             "" => String::new(),
             lines => format!("\n# As floats, normalized by meta/stats.json:\n{lines}"),

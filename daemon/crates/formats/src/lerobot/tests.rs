@@ -388,8 +388,8 @@ fn contradictions_and_broken_files_are_named() {
         reason
     };
     for (from, to, expected) in [
-        ("\"length\": 4", "\"length\": 5", "1 rows fewer than the list"),
-        ("\"length\": 6", "\"length\": 5", "1 rows more than the list"),
+        ("\"length\": 4", "\"length\": 5", "it has 4 rows, and by the list of episodes it has 5"),
+        ("\"length\": 6", "\"length\": 5", "it has 6 rows, and by the list of episodes it has 5"),
         ("\"length\": 4", "\"length\": 0", "episode 0 has 0 frames"),
         ("\"episode_index\": 1", "\"episode_index\": 0", "comes after episode 0"),
         ("\"episode_index\": 2", "\"episode_index\": 3", "episode_000003.parquet"),
