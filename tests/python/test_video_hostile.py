@@ -119,7 +119,8 @@ def test_no_damage_ends_the_daemon_and_each_defect_has_a_reason(container, tmp_p
         (folder / name).write_bytes(data)
     dataset = {"path": str(folder), "format": "video-folder", "frames": 3, "stride": 2}
     operations = [{"op": "decode-video"}, {"op": "resize", "size": [24, 32]}]
-    config = config_of(dataset, operations, output={"video": {"layout": "NCHW"}})
+    policy = {"policy": "normal"}
+    config = config_of(dataset, operations, cpu=policy, output={"video": {"layout": "NCHW"}})
     found, reasons = collections.Counter(), collections.Counter()
     names = sorted(file.name for file in folder.iterdir())
     samples = forebay.Dataset(config, shared=False)

@@ -313,7 +313,7 @@ mod tests {
         let differs = |start: &str| {
             let text = format!(
                 "dataset = {{ path = {:?}, format = \"video-folder\", frames = 2, stride = 1, start = {start:?}, index = {:?} }}\n\
-                 [batch]\nsize = 1\n[listen]\nsocket = \"/tmp/x\"\n",
+                 stage = [{{ name = \"copy\", operations = [] }}]\n[batch]\nsize = 1\n[listen]\nsocket = \"/tmp/x\"\n",
                 videos,
                 folder.path().join(start)
             );

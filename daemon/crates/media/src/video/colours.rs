@@ -7,6 +7,9 @@ use forebay_decoders::{Colors, Family, Format};
 /// Binary digits after the point, for samples of 8 bits; deeper ones have so many more.
 const POINT: u32 = 16;
 
+/// Samples of chroma that are converted at once.
+const BLOCK: usize = 16;
+
 /// Kr and Kb of the matrix coefficients of ITU-T H.273, as far as pictures have them.
 const fn luma_weights(matrix: u8) -> (f64, f64) {
     match matrix {
@@ -85,6 +88,9 @@ impl RowConverter {
     /// Converts `out.len() / 3` pixels from the pixel `left` on.
     pub(super) fn convert(&self, planes: [Rows<'_>; 3], left: usize, out: &mut [u8]) {
         if self.format.bits == 8 {
+            let done = self.convert_blocks(planes, left, out);
+            let out = out.get_mut(3 * done..).unwrap_or_default();
+            let left = left + done;
             self.convert_samples(|plane, at| i32::from(planes[plane].near[at]), left, out);
         } else {
             // Bits above the format's are not there in a sound decoder's planes.
@@ -101,6 +107,43 @@ impl RowConverter {
             };
             self.convert_samples(sample, left, out);
         }
+    }
+
+    /// Converts whole blocks of the most common format, in loops that the compiler makes into vectors; returns the number of
+    /// pixels.
+    fn convert_blocks(&self, planes: [Rows<'_>; 3], left: usize, out: &mut [u8]) -> usize {
+        let is_usual = self.format.family == Family::Yuv && self.format.shift_x == 1;
+        if self.is_identity || !is_usual || left % 2 != 0 {
+            return 0;
+        }
+        let [luma, u, v] =
+            [(0, left), (1, left / 2), (2, left / 2)].map(|(plane, from): (usize, usize)| {
+                planes[plane].near.get(from..).unwrap_or_default()
+            });
+        let luma = luma.as_chunks::<{ 2 * BLOCK }>().0;
+        let (u, v) = (u.as_chunks::<BLOCK>().0, v.as_chunks::<BLOCK>().0);
+        let blocks = out.as_chunks_mut::<{ 6 * BLOCK }>().0;
+        let mut done = 0;
+        for (((y, u), v), out) in luma.iter().zip(u).zip(v).zip(blocks) {
+            let mut chroma = [[0; BLOCK]; 3];
+            for (at, (u, v)) in u.iter().zip(v).enumerate() {
+                let sums = self.chroma((*u).into(), (*v).into());
+                (chroma[0][at], chroma[1][at], chroma[2][at]) = (sums[0], sums[1], sums[2]);
+            }
+            let y = y.map(|y| self.luma(y.into()));
+            let mut levels = [[0; 2 * BLOCK]; 3];
+            for (levels, chroma) in levels.iter_mut().zip(&chroma) {
+                for at in 0..BLOCK {
+                    levels[2 * at] = self.level(y[2 * at] + chroma[at]);
+                    levels[2 * at + 1] = self.level(y[2 * at + 1] + chroma[at]);
+                }
+            }
+            for (at, pixel) in out.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+                *pixel = [levels[0][at], levels[1][at], levels[2][at]];
+            }
+            done += 2 * BLOCK;
+        }
+        done
     }
 
     fn convert_samples(&self, sample: impl Fn(usize, usize) -> i32, left: usize, out: &mut [u8]) {
@@ -241,6 +284,26 @@ mod tests {
         let mut part = [0; 9];
         converter.convert([&y[..], &u, &v].map(alone), 1, &mut part);
         assert_eq!(part, all[3..12]);
+    }
+
+    #[test]
+    fn blocks_have_the_pixels_of_single_samples() {
+        let plane = |length: usize, step: usize| -> Vec<u8> {
+            (0..length).map(|at| u8::try_from((at * step + at / 3) % 256).unwrap()).collect()
+        };
+        let (y, u, v) = (plane(151, 37), plane(76, 101), plane(76, 59));
+        for full_range in [false, true] {
+            let converter = converter(8, 1, full_range);
+            // Odd and even beginnings, whole blocks and rests.
+            for (left, pixels) in [(0, 151), (0, 64), (2, 33), (3, 148), (86, 65), (150, 1)] {
+                let mut out = vec![0; 3 * pixels];
+                converter.convert([&y[..], &u, &v].map(alone), left, &mut out);
+                for (x, found) in (left..).zip(out.as_chunks::<3>().0) {
+                    let alone = pixel(&converter, [y[x], u[x / 2], v[x / 2]].map(u16::from));
+                    assert_eq!(*found, alone, "{x} from {left}");
+                }
+            }
+        }
     }
 
     #[test]
