@@ -113,7 +113,7 @@ impl RowConverter {
     /// pixels.
     fn convert_blocks(&self, planes: [Rows<'_>; 3], left: usize, out: &mut [u8]) -> usize {
         let is_usual = self.format.family == Family::Yuv && self.format.shift_x == 1;
-        if self.is_identity || !is_usual || left % 2 != 0 {
+        if self.is_identity || !is_usual || !left.is_multiple_of(2) {
             return 0;
         }
         let [luma, u, v] =
