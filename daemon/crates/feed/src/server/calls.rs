@@ -18,6 +18,8 @@ use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 
+use super::sending::Answers;
+use super::turns::Turn;
 use super::{ServedStream, Shared};
 use crate::codec::Messages;
 use crate::ipc;
@@ -35,15 +37,18 @@ const MAX_REASON_BYTES: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     shared: Arc<Shared>,
+    /// The number of this peer.
+    peer: u64,
     /// Requests of this peer.
     requests: Arc<Semaphore>,
     most: u32,
+    answers: Answers,
 }
 
 impl Calls {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, peer: u64, answers: Answers) -> Self {
         let most = shared.streams.iter().map(|stream| stream.info.requests).max().unwrap_or(1);
-        Self { shared, requests: Arc::new(Semaphore::new(most as usize)), most }
+        Self { shared, peer, requests: Arc::new(Semaphore::new(most as usize)), most, answers }
     }
 
     /// The streams of HTTP/2 that a peer may have open: some are open besides requests of rows, and some that were reset.
@@ -129,15 +134,18 @@ impl Calls {
                 self.most
             )));
         };
-        let (schema, shared) = (stream.schema.clone(), Arc::clone(&self.shared));
+        let (schema, rows) = (stream.schema.clone(), stream.rows.clone());
+        let turns = Arc::clone(&self.shared.turns[number]);
+        let mut turn = turns.enter(self.peer, ticket.rows.len() as u64, ticket.is_urgent);
         let asked = async move {
-            let of_all = Arc::clone(&shared.requests).acquire_owned().await.ok();
+            turn.begins().await;
             let (reply, answer) = oneshot::channel();
             let request = FeedRequest { rows: ticket.rows, is_urgent: ticket.is_urgent, reply };
             let ended = || Status::unavailable("the feeder ends");
-            shared.rows.send((number, request)).await.map_err(|_| ended())?;
-            let fed = answer.await.map_err(|_| ended())?;
-            Ok((fed, of_all))
+            rows.send(request).await.map_err(|_| ended())?;
+            let mut fed = answer.await.map_err(|_| ended())?;
+            fed.waiting += turns.waiting_rows();
+            Ok((fed, turn))
         };
         Ok(Rows { state: State::Schema(schema, Box::pin(asked)), _permit: permit })
     }
@@ -159,8 +167,8 @@ fn differences(here: &str, there: &str) -> String {
 }
 
 type Asked = Pin<Box<dyn Future<Output = Result<Made, Status>> + Send>>;
-/// Rows, with their place among the requests of all peers.
-type Made = (FedRows, Option<OwnedSemaphorePermit>);
+/// Rows, with their place among the requests of all peers: the slot of the rows is free before the place is.
+type Made = (FedRows, Turn);
 
 /// The answer to a ticket.
 struct Rows {
@@ -311,7 +319,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
-        let calls = self.clone();
+        let (calls, answers) = (self.clone(), self.answers.clone());
         Box::pin(async move {
             Ok(match request.uri().path() {
                 "/arrow.flight.protocol.FlightService/GetFlightInfo" => {
@@ -322,7 +330,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
                 "/arrow.flight.protocol.FlightService/DoGet" => {
                     let rows = Streaming(move |wanted: Ticket| calls.rows(&wanted));
                     let codec = Messages::<FlightData, Ticket>::default();
-                    limited(codec).server_streaming(rows, request).await
+                    limited(codec).server_streaming(rows, request).await.map(|body| answers.watch(body))
                 }
                 _ => Status::unimplemented(
                     "a feeder answers GetFlightInfo and DoGet; see docs/design/feeders.md",
