@@ -25,7 +25,7 @@ use super::opening_watch::OpeningWatch;
 use forebay_affinity::LocalRank;
 use forebay_config::{Config, FeedConfig};
 use forebay_engine::{FeedRequest, FeedSession, SharedEngine};
-use forebay_feed::server::{ServedStream, Server, ServerOptions, UNREAD, is_loopback};
+use forebay_feed::server::{ServedStream, Server, ServerOptions, is_loopback};
 use forebay_feed::tls::ServerTls;
 use forebay_inspect::http::MetricsListener;
 use forebay_workers::WorkerStart;
@@ -94,7 +94,6 @@ pub(super) fn feed(arguments: &FeedArguments) -> anyhow::Result<ExitCode> {
             streams: served,
             tls,
             peers: limits.iter().map(|limits| limits.peers as usize).max().unwrap_or(1),
-            unread: UNREAD,
         };
         let server = Server::start(arguments.listen, options)
             .with_context(|| format!("cannot listen at {}", arguments.listen))?;

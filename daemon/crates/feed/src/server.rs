@@ -38,8 +38,9 @@ use crate::tls::ServerTls;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long answers may take that are under way when the feeder is told to end.
 const DRAIN: Duration = Duration::from_secs(20);
-/// How long a peer may leave an answer unread.
-pub const UNREAD: Duration = Duration::from_secs(10);
+/// How long a peer may leave an answer unread, and how long while others wait for the places that it has.
+const UNREAD: Duration = Duration::from_secs(10);
+const UNREAD_BESIDE_OTHERS: Duration = Duration::from_secs(2);
 /// How often it is looked whether it does.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// Bytes of requests that a peer may send ahead: tickets are small.
@@ -106,8 +107,6 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// The most connections.
     pub peers: usize,
-    /// How long a peer may leave an answer unread; usually [`UNREAD`].
-    pub unread: Duration,
 }
 
 /// A running feeder's server.
@@ -123,8 +122,14 @@ pub(crate) struct Shared {
     pub(crate) streams: Vec<ServedStream>,
     /// By stream: the requests of all peers.
     turns: Vec<Arc<Turns>>,
-    unread: Duration,
     connections: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Shared {
+    /// Whether requests of others wait for places of which a peer has one.
+    fn do_others_wait(&self, peer: u64) -> bool {
+        self.turns.iter().any(|turns| turns.do_others_wait(peer))
+    }
 }
 
 /// Whether connections to an address may be plain without being asked for.
@@ -144,11 +149,11 @@ impl Server {
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (drain, draining) = watch::channel(false);
-        let ServerOptions { streams, tls, peers, unread } = options;
+        let ServerOptions { streams, tls, peers } = options;
         let turns = |stream: &ServedStream| Turns::new(stream.info.requests as usize);
         let turns = streams.iter().map(turns).collect();
         let connections = Mutex::default();
-        let shared = Arc::new(Shared { streams, turns, unread, connections });
+        let shared = Arc::new(Shared { streams, turns, connections });
         let run = move || {
             let served = serve(listener, shared, tls.map(Arc::new), peers, draining);
             if let Err(error) = runtime.block_on(served) {
@@ -285,8 +290,8 @@ async fn serve_one(
             Connection::Server(Box::new(accepted.map_err(|error| tls.explain(&error))?))
         }
     };
-    let (answers, unread) = (Answers::default(), shared.unread);
-    let calls = Calls::new(shared, peer, answers.clone());
+    let answers = Answers::default();
+    let calls = Calls::new(Arc::clone(&shared), peer, answers.clone());
     let most = calls.most_requests();
     let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -302,7 +307,7 @@ async fn serve_one(
         .serve_connection(TokioIo::new(connection), calls);
     tokio::pin!(serving);
     let mut is_draining = false;
-    let mut looks = tokio::time::interval(LOOK_PERIOD.min(unread));
+    let mut looks = tokio::time::interval(LOOK_PERIOD);
     loop {
         tokio::select! {
             served = &mut serving => {
@@ -313,8 +318,9 @@ async fn serve_one(
                 });
             }
             _ = looks.tick() => {
-                if answers.are_unread(unread) {
-                    return Err(format!("it has not read an answer for {} s", unread.as_secs_f64()));
+                let limit = if shared.do_others_wait(peer) { UNREAD_BESIDE_OTHERS } else { UNREAD };
+                if answers.are_unread(limit) {
+                    return Err(format!("it has not read an answer for {} s", limit.as_secs()));
                 }
             }
             changed = draining.changed(), if !is_draining => {

@@ -129,6 +129,13 @@ impl Turns {
         Turn { turns: Arc::clone(self), peer, number, rows, begins: Some(begins) }
     }
 
+    /// Whether others wait while a peer has a place.
+    pub(super) fn do_others_wait(&self, peer: u64) -> bool {
+        let state = self.state();
+        let has_place = state.peers.get(&peer).is_some_and(|peer| peer.begun > 0);
+        has_place && state.peers.iter().any(|(other, of_other)| *other != peer && of_other.waits())
+    }
+
     /// Rows of requests that wait.
     pub(super) fn waiting_rows(&self) -> u64 {
         self.state().waiting_rows
@@ -185,6 +192,7 @@ mod tests {
         assert_eq!((begun(&turns, 1), turns.waiting_rows()), (12, 28 * 4));
         let good = enter(&turns, 2, 40);
         assert_eq!((begun(&turns, 1), begun(&turns, 2)), (12, 4));
+        assert!(turns.do_others_wait(1) && turns.do_others_wait(2) && !turns.do_others_wait(3));
         // The slow one's places come to the other only when it loses them.
         drop(slow);
         assert_eq!((begun(&turns, 2), turns.waiting_rows()), (12, 28 * 4));
