@@ -11,6 +11,7 @@ use bytes::Bytes;
 use forebay_engine::{FedRows, FeedRequest, SupplyFailure};
 use forebay_protocol::identity::Identity;
 use futures_util::Stream;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -291,26 +292,33 @@ where
     }
 }
 
-/// The answer to a streaming call.
-struct Streaming<F>(F);
-
-impl<F, I, O> tower_service::Service<Request<I>> for Streaming<F>
-where
-    F: FnMut(I) -> Result<O, Status>,
-    O: Stream<Item = Result<FlightData, Status>> + Send + 'static,
-{
-    type Response = Response<O>;
-    type Error = Status;
-    type Future = Answered<O>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
+/// The ticket of a call.
+async fn read_ticket(request: http::Request<Incoming>) -> Result<Ticket, Status> {
+    let body = Limited::new(request.into_body(), MAX_REQUEST_BYTES).collect().await;
+    let body = body.map_err(|_| Status::invalid_argument("the ticket is too long, or cut off"))?;
+    let bytes = body.to_bytes();
+    // A message of gRPC: whether it is compressed, its length as u32, and itself.
+    let (head, message) = bytes.split_at_checked(5).unwrap_or_default();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    if head != [&[0][..], &length.to_be_bytes()].concat() {
+        return Err(Status::invalid_argument("the call has not one message that is not compressed"));
     }
+    Ticket::decode(bytes.slice(5..)).map_err(|error| Status::invalid_argument(error.to_string()))
+}
 
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let answer = (self.0)(request.into_inner()).map(Response::new);
-        Box::pin(std::future::ready(answer))
-    }
+async fn do_get(calls: Calls, request: http::Request<Incoming>) -> http::Response<Body> {
+    let rows = match read_ticket(request).await {
+        Ok(ticket) => calls.rows(&ticket),
+        Err(status) => Err(status),
+    };
+    let body = match rows {
+        Ok(rows) => calls.answers.body(rows),
+        Err(status) => return status.into_http(),
+    };
+    let mut response = http::Response::new(body);
+    let kind = http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
 }
 
 impl hyper::service::Service<http::Request<Incoming>> for Calls {
@@ -319,7 +327,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
-        let (calls, answers) = (self.clone(), self.answers.clone());
+        let calls = self.clone();
         Box::pin(async move {
             Ok(match request.uri().path() {
                 "/arrow.flight.protocol.FlightService/GetFlightInfo" => {
@@ -328,9 +336,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
                     limited(codec).unary(info, request).await
                 }
                 "/arrow.flight.protocol.FlightService/DoGet" => {
-                    let rows = Streaming(move |wanted: Ticket| calls.rows(&wanted));
-                    let codec = Messages::<FlightData, Ticket>::default();
-                    limited(codec).server_streaming(rows, request).await.map(|body| answers.watch(body))
+                    do_get(calls, request).await
                 }
                 _ => Status::unimplemented(
                     "a feeder answers GetFlightInfo and DoGet; see docs/design/feeders.md",
