@@ -196,13 +196,11 @@ fn strangers_are_refused_and_named_and_a_trainer_goes_on() {
         let file = |name: &str| dir.path(&format!("{folder}/{name}")).display().to_string();
         let (ca, cert, key) =
             (file("ca.crt"), file(&format!("{side}.crt")), file(&format!("{side}.key")));
-        let name =
-            if side == "trainer" { ", name = \"feeder.forebay.internal\"" } else { "" };
+        let name = if side == "trainer" { ", name = \"feeder.forebay.internal\"" } else { "" };
         format!("{of}.tls={{ ca = \"{ca}\", cert = \"{cert}\", key = \"{key}\"{name} }}")
     };
     let own = tls("feed", "feeder", "keys");
-    let feeder =
-        Feeder::start(&dir, &config, &[&own, "feed.allow=[\"trainer.forebay.internal\"]"]);
+    let feeder = Feeder::start(&dir, &config, &[&own, "feed.allow=[\"trainer.forebay.internal\"]"]);
     let closed = Feeder::start(&dir, &config, &[&own, "feed.allow=[\"*.elsewhere.example\"]"]);
     let good = tls("feeders", "trainer", "keys");
     let stranger = tls("feeders", "trainer", "others");
@@ -241,7 +239,10 @@ fn survives(dir: &TestDir, (config, expected): (&Path, &Value), (liar, words): (
     let log = &finished.stderr;
     assert_eq!(digest(&report), digest(expected), "{words}");
     assert!(log.contains(words) && log.contains(&liar.address), "{words}: {log}");
-    assert!(!log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("forged")), "{log}");
+    assert!(
+        !log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("forged")),
+        "{log}"
+    );
 }
 
 #[test]
@@ -270,7 +271,11 @@ fn feeders_that_lie_are_named_and_change_no_digest() {
         (USUAL, Lie::Bytes(flight_data(&[], &failed, &[]), "0"), ELSEWHERE),
         (USUAL, Lie::Bytes(other_shape, "0"), ""),
         ("\"cores\":1,\"rows\":1,\"requests\":4", Lie::Bytes(many_rows, "0"), broken),
-        (USUAL, Lie::Status("9", "\u{1b}[2Jevil%1B[2J%0Aforged line%0D%07"), "evil [2J forged line"),
+        (
+            USUAL,
+            Lie::Status("9", "\u{1b}[2Jevil%1B[2J%0Aforged line%0D%07"),
+            "evil [2J forged line",
+        ),
         (USUAL, Lie::Status("8", "busy"), ""),
         (USUAL, Lie::Status("14", "away"), ""),
         (USUAL, Lie::Reset, ""),

@@ -99,7 +99,6 @@ impl Drop for Feeder {
 
 /// The setting `feeders.addresses`.
 pub fn addresses<'a>(feeders: impl IntoIterator<Item = &'a str>) -> String {
-    let listed: Vec<String> =
-        feeders.into_iter().map(|address| format!("\"{address}\"")).collect();
+    let listed: Vec<String> = feeders.into_iter().map(|address| format!("\"{address}\"")).collect();
     format!("feeders.addresses=[{}]", listed.join(","))
 }

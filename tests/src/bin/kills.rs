@@ -7,8 +7,7 @@ use forebay_tests::kills::trainer::Victim;
 use forebay_tests::kills::{Plan, daemon, feeders, load, remote, shared, trainer};
 use forebay_tests::program;
 
-const USAGE: &str =
-    "usage: forebay-test-kills daemon|trainer|run|all|shared|load|remote|feeders [--kills N] [--seed S]";
+const USAGE: &str = "usage: forebay-test-kills daemon|trainer|run|all|shared|load|remote|feeders [--kills N] [--seed S]";
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

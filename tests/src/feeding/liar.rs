@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::wire::{DATA, Ends, HEADERS, PREFACE, RESET, SETTINGS, WINDOW, field, fields, grpc, messages};
+use super::wire::{
+    DATA, Ends, HEADERS, PREFACE, RESET, SETTINGS, WINDOW, field, fields, grpc, messages,
+};
 
 /// What it answers to a ticket.
 #[derive(Debug, Clone)]

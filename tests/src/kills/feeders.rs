@@ -129,7 +129,8 @@ fn text(images: &Path, keys: &str) -> String {
 
 fn courses(dir: &TestDir, images: &Path, file: &Path) -> Vec<Course> {
     let course = |local: &'static str| {
-        let reference = Reference::of(dir.config(&format!("without-{local}.toml"), &text(images, "")));
+        let reference =
+            Reference::of(dir.config(&format!("without-{local}.toml"), &text(images, "")));
         let keys = format!("feeders = {{ file = {file:?}, local = {local:?} }}");
         let config = dir.config(&format!("{local}.toml"), &text(images, &keys));
         Course::new(local, config, None, reference)

@@ -154,7 +154,12 @@ fn kill_daemon_of(trainer: u32) -> bool {
 
 impl Course {
     /// Whose trainers begin at the beginning of what the reference has.
-    pub(super) fn new(name: &'static str, config: PathBuf, cache: Option<PathBuf>, reference: Reference) -> Self {
+    pub(super) fn new(
+        name: &'static str,
+        config: PathBuf,
+        cache: Option<PathBuf>,
+        reference: Reference,
+    ) -> Self {
         Self { name, config, cache, reference, checkpoint: None, ids: Vec::new() }
     }
 

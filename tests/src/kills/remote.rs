@@ -48,8 +48,7 @@ pub fn run(trainer: &Path, server: &Path, plan: Plan) -> Value {
         }
         let mut kill_server =
             |random: &mut Random| served.kill(random.pause(AWAY)).then_some("server");
-        let lines =
-            live_and_die(&dir, trainer, course, &mut kill_server, &mut random, &mut found);
+        let lines = live_and_die(&dir, trainer, course, &mut kill_server, &mut random, &mut found);
         course.check(&lines, &mut found);
     }
     let damaged = finish(&dir, &mut courses);

@@ -305,13 +305,16 @@ fn take(
     }
     let answer = Answer::decode(message.metadata).map_err(|_| broken())?;
     let bytes = message.body.len();
+    // None of its rows is written unless all are of the request.
+    let failed = answer.failures.iter().map(|failure| failure.row);
+    for place in answer.rows.iter().copied().chain(failed) {
+        *answered.get_mut(place as usize).ok_or_else(broken)? = true;
+    }
     if !answer.rows.is_empty() {
         let received = Received::read(&message.header, message.body, &shared.columns);
         let received = received.filter(|rows| rows.rows == answer.rows.len()).ok_or_else(broken)?;
         for (row, place) in answer.rows.iter().enumerate() {
-            let place = *place as usize;
-            *answered.get_mut(place).ok_or_else(broken)? = true;
-            request.taker.finish(place, key, |out| {
+            request.taker.finish(*place as usize, key, |out| {
                 for (number, column) in shared.columns.iter().enumerate() {
                     let bytes = received.row(column, number, row).ok_or_else(broken)?;
                     out.write(number, bytes)?;
@@ -322,7 +325,6 @@ fn take(
     }
     for failure in answer.failures {
         let (place, stage) = (failure.row as usize, failure.stage as usize);
-        *answered.get_mut(place).ok_or_else(broken)? = true;
         let (reason, text) = (line(&failure.reason, MOST_TEXT), lines(&failure.text, MOST_TEXT));
         let reason = match FailureKind::try_from(failure.kind) {
             Ok(FailureKind::Defect) => SupplyFailure::Defect(reason),

@@ -301,7 +301,9 @@ async fn read_ticket(request: http::Request<Incoming>) -> Result<Ticket, Status>
     let (head, message) = bytes.split_at_checked(5).unwrap_or_default();
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     if head != [&[0][..], &length.to_be_bytes()].concat() {
-        return Err(Status::invalid_argument("the call has not one message that is not compressed"));
+        return Err(Status::invalid_argument(
+            "the call has not one message that is not compressed",
+        ));
     }
     Ticket::decode(bytes.slice(5..)).map_err(|error| Status::invalid_argument(error.to_string()))
 }
@@ -335,9 +337,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
                     let codec = Messages::<FlightInfo, FlightDescriptor>::default();
                     limited(codec).unary(info, request).await
                 }
-                "/arrow.flight.protocol.FlightService/DoGet" => {
-                    do_get(calls, request).await
-                }
+                "/arrow.flight.protocol.FlightService/DoGet" => do_get(calls, request).await,
                 _ => Status::unimplemented(
                     "a feeder answers GetFlightInfo and DoGet; see docs/design/feeders.md",
                 )

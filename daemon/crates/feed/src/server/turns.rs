@@ -83,9 +83,8 @@ impl State {
     /// Whose turn it is, of those that wait and have less than their share.
     fn next_peer(&self, places: usize) -> Option<u64> {
         let share = self.share(places);
-        let may = |(number, peer): (&u64, &Peer)| {
-            (peer.waits() && peer.begun < share).then_some(*number)
-        };
+        let may =
+            |(number, peer): (&u64, &Peer)| (peer.waits() && peer.begun < share).then_some(*number);
         let mut after = self.peers.range(self.last.saturating_add(1)..);
         after.find_map(may).or_else(|| self.peers.range(..=self.last).find_map(may))
     }
