@@ -159,8 +159,8 @@ def feeders_lines(found: Found, amounts: Amounts) -> list[Line]:
     sums = {key: count + found["left_of_feeders"][key] for key, count in found["left"].items()}
     left = ", ".join(f"{count} {key.replace('_', ' ')}" for key, count in sums.items())
     result = (
-        f"{found['kills']:,} events ({of['feeder_joins']} joins, {of['feeder_drains']} drains and {of['feeder']} kills of "
-        f"feeders, {of['daemon']} kills of daemons, {of['trainer']} of trainers), {found['batches']:,} batches, "
+        f"{found['kills']:,} events ({of['feeder_joins']} joins, {of['feeder_drains']} drains and {of['feeder']} kills "
+        f"of feeders, {of['daemon']} kills of daemons, {of['trainer']} of trainers), {found['batches']:,} batches, "
         f"{found['mismatches']} differ, {found['lost']} samples lost, {found['repeated']} repeated; {left} left"
     )
     goal = f"{amounts.kills:,} events, every sample once, digests of the run without feeders, nothing left"

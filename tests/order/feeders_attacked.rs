@@ -4,11 +4,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use forebay_tests::feeding::liar::{Liar, Lie, flight_data};
 use forebay_tests::feeding::wire::{Peer, field, grpc, messages};
 use forebay_tests::feeding::{Feeder, addresses};
-use forebay_tests::{TestDir, data, program};
+use forebay_tests::{DEADLINE, TestDir, data, program};
 use serde_json::Value;
 
 use crate::feeders::{bench, digest, supplied};
@@ -51,7 +52,9 @@ fn rows_beside(feeder: &Feeder, slow: u64) -> (u64, u64) {
                 are_cut.fetch_add(1, Ordering::SeqCst);
             });
         }
+        let begun = Instant::now();
         while are_cut.load(Ordering::SeqCst) < slow {
+            assert!(begun.elapsed() < DEADLINE, "who does not read is not cut off");
             let asked = good.ask(&[4, 5, 6, 7]);
             while !good.ended.contains(&asked) {
                 good.read(true).unwrap();
