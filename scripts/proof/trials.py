@@ -148,6 +148,26 @@ def remote_lines(found: Found, amounts: Amounts) -> list[Line]:
     return [Line("SIGKILL of server, daemons and trainers, data behind a URL in bad weather", goal, result, reached)]
 
 
+def feeders(amounts: Amounts, seed: int) -> Found:
+    """Trainers, daemons and feeders, which join and drain, too."""
+    return program("forebay-test-kills", "feeders", "--kills", str(amounts.kills), "--seed", str(seed))
+
+
+def feeders_lines(found: Found, amounts: Amounts) -> list[Line]:
+    """Of no side anything may be left."""
+    of = found["kills_of"]
+    sums = {key: count + found["left_of_feeders"][key] for key, count in found["left"].items()}
+    left = ", ".join(f"{count} {key.replace('_', ' ')}" for key, count in sums.items())
+    result = (
+        f"{found['kills']:,} events ({of['feeder_joins']} joins, {of['feeder_drains']} drains and {of['feeder']} kills "
+        f"of feeders, {of['daemon']} kills of daemons, {of['trainer']} of trainers), {found['batches']:,} batches, "
+        f"{found['mismatches']} differ, {found['lost']} samples lost, {found['repeated']} repeated; {left} left"
+    )
+    goal = f"{amounts.kills:,} events, every sample once, digests of the run without feeders, nothing left"
+    reached = found["ok"] and found["kills"] >= amounts.kills
+    return [Line("SIGKILL of feeders, daemons and trainers while feeders join and drain", goal, result, reached)]
+
+
 def workers(amounts: Amounts, seed: int) -> Found:
     python = TARGET / "venv" / "bin" / "python"
     if not python.exists():
@@ -355,6 +375,7 @@ TRIALS: dict[str, Trial] = {
     "shared": killed("shared", "SIGKILL of the daemon that eight trainers share", "digests unchanged, nothing left"),
     "load": killed("load", "SIGKILL of random trainers of one load", "each trainer's digests unchanged, nothing left"),
     "all": killed("all", "SIGKILL of all processes at once", "the same"),
+    "feeders": Trial("SIGKILL of feeders, and of who takes their rows", feeders, feeders_lines),
     "remote": Trial("SIGKILL of the server behind which the data lies, and of who reads it", remote, remote_lines),
     "workers": Trial("SIGKILL of workers of the user's own Python at random instants", workers, worker_lines),
     "schedules": counted(

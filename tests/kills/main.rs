@@ -54,6 +54,8 @@ kills! {
     trainers_of_one_load_are_killed: "load" "17";
     // Behind a server in bad weather, which is killed, too.
     trainers_daemons_and_the_server_are_killed: "remote" "15";
+    // Who also join and drain.
+    trainers_daemons_and_feeders_are_killed: "feeders" "23";
     the_daemon_is_killed_over_archives: "daemon" "5" over "webdataset";
     the_daemon_is_killed_over_a_manifest: "daemon" "6" over "manifest";
     the_daemon_is_killed_over_tfrecords: "daemon" "7" over "tfrecord";

@@ -1,53 +1,18 @@
 //! Rows of feeders: real processes on loopback. Whatever number of them serves, leaves or dies, a stream has one digest.
 
-use std::io::BufRead as _;
 use std::path::Path;
-use std::process::{Child, Stdio};
 
+use forebay_tests::feeding::Feeder;
 use forebay_tests::{TestDir, program, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A running `forebay feed`. Dropping it kills it.
-struct Feeder {
-    child: Child,
-    address: String,
-}
-
-impl Feeder {
-    fn start(dir: &TestDir, config: &Path, settings: &[&str]) -> Self {
-        let mut command = dir.forebay(&["feed", "--listen", "127.0.0.1:0"]);
-        command.arg(config);
-        for setting in settings {
-            command.args(["--set", setting]);
-        }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut line = String::new();
-        std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").expect("it listens").to_owned();
-        Self { child, address }
-    }
-
-    fn signal(&self, signal: Signal) {
-        assert!(forebay_tests::signal(self.child.id(), signal), "the feeder is gone");
-    }
-}
-
-impl Drop for Feeder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn addresses(feeders: &[Feeder]) -> String {
-    let listed: Vec<String> =
-        feeders.iter().map(|feeder| format!("\"{}\"", feeder.address)).collect();
-    format!("feeders.addresses=[{}]", listed.join(","))
+    forebay_tests::feeding::addresses(feeders.iter().map(|feeder| feeder.address.as_str()))
 }
 
 /// Runs a stream and returns the report.
-fn bench(dir: &TestDir, config: &Path, settings: &[&str]) -> Value {
+pub(crate) fn bench(dir: &TestDir, config: &Path, settings: &[&str]) -> Value {
     let mut command = dir.forebay(&["bench", "--json", "--digest"]);
     command.arg(config);
     for setting in settings {
@@ -56,11 +21,11 @@ fn bench(dir: &TestDir, config: &Path, settings: &[&str]) -> Value {
     program::run(&mut command).json()
 }
 
-fn digest(report: &Value) -> &str {
+pub(crate) fn digest(report: &Value) -> &str {
     report["digest"].as_str().unwrap()
 }
 
-fn supplied(report: &Value) -> u64 {
+pub(crate) fn supplied(report: &Value) -> u64 {
     report["supply"]["num_supplied"].as_u64().unwrap()
 }
 

@@ -5,6 +5,7 @@
 
 mod digests;
 mod feeders;
+mod feeders_attacked;
 mod finish;
 mod jpeg_index;
 mod places;

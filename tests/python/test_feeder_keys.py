@@ -1,6 +1,8 @@
 """`forebay keys`, and a feeder and a loader that use what it makes, over TLS."""
 
 import signal
+import socket
+import ssl
 import subprocess
 
 import forebay
@@ -45,6 +47,32 @@ operations = []
         finally:
             feeder.send_signal(signal.SIGTERM)
         assert feeder.wait() == 0
+
+
+def test_stranger_without_a_certificate_is_refused_and_named(arrays_folder, tmp_path):
+    folder = tmp_path / "keys"
+    assert keys(folder).returncode == 0
+    file = tmp_path / "train.toml"
+    tls = f'tls = {{ ca = "{folder}/ca.crt", cert = "{folder}/feeder.crt", key = "{folder}/feeder.key" }}'
+    dataset = f'dataset = {{ format = "npy", path = "{arrays_folder}" }}'
+    file.write_text(f'{dataset}\nstage = [{{ name = "copy", operations = [] }}]\nbatch.size = 8\n[feed]\n{tls}\n')
+    command = [PROGRAM, "feed", file, "--listen", "127.0.0.1:0"]
+    log = (tmp_path / "log").open("w+")
+    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as feeder:
+        try:
+            host, _, port = feeder.stdout.readline().strip().removeprefix("listening on ").rpartition(":")
+            context = ssl.create_default_context(cafile=folder / "ca.crt")
+            context.set_alpn_protocols(["h2"])
+            with socket.create_connection((host, int(port))) as plain:
+                stranger = context.wrap_socket(plain, server_hostname="feeder.forebay.internal")
+                # In TLS 1.3 the refusal comes with the first read.
+                with stranger, pytest.raises((ssl.SSLError, ConnectionError)):
+                    stranger.recv(1)
+        finally:
+            feeder.send_signal(signal.SIGTERM)
+        assert feeder.wait() == 0
+        log.seek(0)
+        assert "a daemon's connection ended: " in log.read()
 
 
 def test_existing_keys_are_named_and_renewed_on_demand_alone(tmp_path):

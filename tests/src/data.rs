@@ -98,15 +98,24 @@ pub fn stack(folder: &Path, count: u64) {
 
 /// One `.npy` of so many one-byte samples, all zero: it takes no room on disk.
 pub fn sparse_stack(folder: &Path, count: u64) {
+    sparse(folder, &format!("({count},)"), count);
+}
+
+/// The same of samples of so many bytes.
+pub fn sparse_rows(folder: &Path, count: u64, bytes: u64) {
+    sparse(folder, &format!("({count}, {bytes})"), count * bytes);
+}
+
+fn sparse(folder: &Path, shape: &str, bytes: u64) {
     std::fs::create_dir_all(folder).unwrap();
-    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}");
+    let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}");
     let mut start = b"\x93NUMPY\x01\x00".to_vec();
     // As in `sentences`.
     start.extend(118u16.to_le_bytes());
     start.extend(format!("{header:<117}\n").as_bytes());
     let mut file = std::fs::File::create(folder.join("samples.npy")).unwrap();
     file.write_all(&start).unwrap();
-    file.set_len(start.len() as u64 + count).unwrap();
+    file.set_len(start.len() as u64 + bytes).unwrap();
 }
 
 /// `.npz` files with one member `tokens` (int32) of 1 to 7 elements, all equal to the file's number.

@@ -4,12 +4,16 @@
 //! - [`daemon`]: the daemon of a loader that goes on taking batches.
 //! - [`trainer`]: trainers, commands of `forebay run`, or everything at once; each is resumed from its last checkpoint.
 //! - [`shared`]: the daemon that eight trainers share; [`load`]: trainers of one load, one of which is left alone.
-//! - [`remote`]: daemons, trainers and the server behind which the data lies, in bad weather; [`served`]: that server.
+//! - [`feeders`]: feeders, daemons and trainers, with feeders that join and drain.
+//! - [`remote`]: daemons, trainers and the server behind which the data lies, in bad weather; [`served`]: that server;
+//!   [`lives`]: trainers' lives there and beside feeders.
 //! - [`mod@reference`]: what an undisturbed run delivers; [`report`]: what was found, as one line of JSON.
 //!
 //! The data set is small, so that a kill and what follows take a fraction of a second. Times are printed, never judged.
 
 pub mod daemon;
+pub mod feeders;
+pub mod lives;
 pub mod load;
 pub mod reference;
 pub mod remote;

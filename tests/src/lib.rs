@@ -10,6 +10,7 @@
 //! - [`corpus`]: broken files of every format.
 //! - [`raw`]: a client that sends any frame.
 //! - [`hostile`]: clients that break every rule.
+//! - [`feeding`]: feeders, peers that ask and read as they like, and feeders that lie.
 //! - [`flood`]: a client that sends one frame without end.
 //! - [`soak`]: a daemon at work for long.
 //! - [`taken`]: what a batch held, for comparison.
@@ -27,6 +28,7 @@
 pub mod corpus;
 pub mod daemon;
 pub mod data;
+pub mod feeding;
 pub mod flood;
 pub mod hostile;
 pub mod kills;

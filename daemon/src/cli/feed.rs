@@ -23,14 +23,14 @@ use super::logging;
 use super::lost_spawner::LostSpawner;
 use super::opening_watch::OpeningWatch;
 use forebay_affinity::LocalRank;
-use forebay_config::Config;
-use forebay_engine::{FeedSession, SharedEngine, Stream};
-use forebay_feed::server::{RowsWanted, ServedStream, Server, ServerOptions, is_loopback};
+use forebay_config::{Config, FeedConfig};
+use forebay_engine::{FeedRequest, FeedSession, SharedEngine};
+use forebay_feed::server::{ServedStream, Server, ServerOptions, is_loopback};
 use forebay_feed::tls::ServerTls;
 use forebay_inspect::http::MetricsListener;
 use forebay_workers::WorkerStart;
 
-/// Requests that wait for the engine's thread.
+/// Requests of a stream that wait for the engine's thread.
 const QUEUE: usize = 64;
 /// How often a request looks whether a slot is free, and the end whether all answers are sent.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
@@ -81,29 +81,22 @@ pub(super) fn feed(arguments: &FeedArguments) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let engine = launch.start(None, metrics, None)?;
-        let (rows, wanted) = mpsc::channel(QUEUE);
         let streams = engine.borrow().streams().to_vec();
-        let mut sessions = Vec::new();
-        for (number, limits) in limits.iter().enumerate() {
+        let (mut served, mut serving) = (Vec::new(), tokio::task::JoinSet::new());
+        for (number, (stream, limits)) in streams.iter().zip(&limits).enumerate() {
             let session = engine.borrow_mut().open_feed(number, limits.rows);
-            sessions.push(session.map_err(|fault| anyhow::anyhow!(fault.message))?);
+            let session = session.map_err(|fault| anyhow::anyhow!(fault.message))?;
+            let (rows, wanted) = mpsc::channel(QUEUE);
+            served.push(ServedStream::new(stream, threads, limits.rows, requests_of(limits), rows));
+            serving.spawn_local(make_rows(Rc::clone(&engine), session, wanted));
         }
-        let served = |(stream, limits): (&std::sync::Arc<Stream>, &forebay_config::FeedConfig)| {
-            // One daemon alone may keep the feeder busy.
-            ServedStream::new(stream, threads, limits.rows, limits.requests)
-        };
-        // As many again wait in the engine, urgent ones first.
-        let requests = limits.iter().map(|limits| 2 * limits.requests as usize).min().unwrap_or(1);
         let options = ServerOptions {
-            streams: streams.iter().zip(&limits).map(served).collect(),
-            rows,
+            streams: served,
             tls,
             peers: limits.iter().map(|limits| limits.peers as usize).max().unwrap_or(1),
-            requests,
         };
         let server = Server::start(arguments.listen, options)
             .with_context(|| format!("cannot listen at {}", arguments.listen))?;
-        let serving = tokio::task::spawn_local(make_rows(Rc::clone(&engine), sessions, wanted));
         let names: Vec<&str> = streams.iter().map(|stream| stream.name()).collect();
         tracing::info!(address = %server.address(), streams = names.join(","), threads, "feeding");
         // What starts feeders reads this line.
@@ -123,7 +116,7 @@ pub(super) fn feed(arguments: &FeedArguments) -> anyhow::Result<ExitCode> {
                 }
             }
         }
-        serving.abort();
+        serving.abort_all();
         engine.borrow().finish_lists();
         anyhow::Ok(())
     })?;
@@ -135,7 +128,7 @@ pub(super) fn feed(arguments: &FeedArguments) -> anyhow::Result<ExitCode> {
 
 /// Sets what a feeder's engine has instead of a trainer's: a ring of small requests, and nothing that is shared.
 fn prepare(config: &mut Config) {
-    config.ring.slots = u16::try_from(config.feed.requests.max(3)).unwrap_or(u16::MAX);
+    config.ring.slots = u16::try_from(requests_of(&config.feed)).unwrap_or(u16::MAX);
     config.ring.hold = 1;
     config.listen.max_sessions = 1;
     config.share.window = Some(1);
@@ -153,19 +146,24 @@ fn server_tls(config: &Config) -> anyhow::Result<Option<ServerTls>> {
     Ok(Some(ServerTls::open(tls_files(files), allow)?))
 }
 
-/// Passes requests on to the engine, in the order in which they came.
+/// Requests in the making: a ring has three slots at least.
+fn requests_of(limits: &FeedConfig) -> u32 {
+    limits.requests.max(3)
+}
+
+/// Passes a stream's requests on to the engine, in the order in which they came. Each stream has a task of its own: one
+/// whose rows are slow holds up no other.
 async fn make_rows(
     engine: SharedEngine,
-    sessions: Vec<FeedSession>,
-    mut wanted: mpsc::Receiver<RowsWanted>,
+    session: FeedSession,
+    mut wanted: mpsc::Receiver<FeedRequest>,
 ) {
-    while let Some((stream, request)) = wanted.recv().await {
-        let Some(session) = sessions.get(stream) else { continue };
-        while engine.borrow().feed_room(session) == 0 {
+    while let Some(request) = wanted.recv().await {
+        while engine.borrow().feed_room(&session) == 0 {
             tokio::time::sleep(LOOK_PERIOD).await;
         }
         // The server has checked the request: a refusal means that the engine ends.
-        if let Err(reason) = engine.borrow_mut().feed(session, request) {
+        if let Err(reason) = engine.borrow_mut().feed(&session, request) {
             tracing::warn!(reason, "a request of rows was refused");
         }
     }

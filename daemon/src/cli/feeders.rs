@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_config::TlsPaths;
-use forebay_engine::{Engine, SharedEngine, Stream};
+use forebay_engine::{Engine, SharedEngine, Stream, most_feeders};
 use forebay_feed::client::{ClientOptions, Feeders};
 use forebay_feed::discovery::{Sources, VARIABLE};
 use forebay_feed::tls::{ClientTls, TlsFiles};
@@ -40,6 +40,10 @@ fn options_of(stream: &Stream, variable: Option<&str>) -> anyhow::Result<Option<
     Ok(Some(ClientOptions {
         sources,
         spread: feeders.spread as usize,
+        most: match variable {
+            Some(_) => feeders.spread as usize,
+            None => most_feeders(feeders),
+        },
         tls,
         allow_plain: feeders.allow_plain,
         daemon: u64::from(now) << 32 | u64::from(std::process::id()),

@@ -1,13 +1,13 @@
-//! `forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote [--kills N] [--seed S]`: kills processes at random instants and compares
+//! `forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote|feeders [--kills N] [--seed S]`: kills processes at random instants and compares
 //! what arrives. One line of JSON to stdout; status 1 unless all was well.
 
 use std::path::PathBuf;
 
 use forebay_tests::kills::trainer::Victim;
-use forebay_tests::kills::{Plan, daemon, load, remote, shared, trainer};
+use forebay_tests::kills::{Plan, daemon, feeders, load, remote, shared, trainer};
 use forebay_tests::program;
 
-const USAGE: &str = "usage: forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote [--kills N] [--seed S]";
+const USAGE: &str = "usage: forebay-test-kills daemon|decoders|trainer|run|all|shared|load|remote|feeders [--kills N] [--seed S]";
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -29,6 +29,7 @@ fn main() {
         "all" => trainer::run(Victim::All, &beside("forebay-test-trainer"), plan),
         "shared" => shared::run(&beside("forebay-test-trainer"), plan),
         "load" => load::run(&beside("forebay-test-trainer"), plan),
+        "feeders" => feeders::run(&beside("forebay-test-trainer"), plan),
         "remote" => {
             remote::run(&beside("forebay-test-trainer"), &beside("forebay-test-server"), plan)
         }

@@ -38,6 +38,8 @@ pub struct ClientOptions {
     pub sources: Sources,
     /// The most that are connected.
     pub spread: usize,
+    /// The most that there are, which share the memory of answers that wait.
+    pub most: usize,
     /// Encrypts connections; `None`: they are plain.
     pub tls: Option<ClientTls>,
     /// Whether plain connections may lead to other hosts.
@@ -88,7 +90,7 @@ impl Feeders {
         let identity = stream.row_identity().to_string();
         let bytes = |column: &RowColumn| column.max_row_bytes.unwrap_or(column.unit_bytes);
         let row_bytes: u64 = stream.columns().iter().map(bytes).sum();
-        let ClientOptions { sources, spread, tls, allow_plain, daemon } = options;
+        let ClientOptions { sources, spread, most, tls, allow_plain, daemon } = options;
         let shared = Arc::new(Shared {
             table: Mutex::default(),
             waker,
@@ -99,7 +101,7 @@ impl Feeders {
             row_bytes: usize::try_from(row_bytes).unwrap_or(usize::MAX),
             tls,
             allow_plain,
-            window: u32::try_from(feeder_window(spread)).unwrap_or(u32::MAX),
+            window: u32::try_from(feeder_window(most)).unwrap_or(u32::MAX),
             ends: Notify::new(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -173,33 +173,35 @@ pub(crate) fn batch(fed: &FedRows, places: &[usize]) -> (Batch, usize) {
             lengths.push(length);
         }
     }
-    let write = |row: usize, column: usize, out: &mut [u8]| {
-        out.copy_from_slice(fed.row(places[row]).column(column));
+    let write = |row: usize, column: usize, out: &mut Vec<u8>| {
+        out.extend_from_slice(fed.row(places[row]).column(column));
     };
     let rows = lengths.first().map_or(0, Vec::len);
     (assemble(columns, &lengths, rows, write), rows)
 }
 
-/// Rows with these lengths, by column and row, as a message; `write` writes a row of a column.
+/// Rows with these lengths, by column and row, as a message; `write` appends a row of a column.
 fn assemble(
     columns: &[RowColumn],
     lengths: &[Vec<usize>],
     rows: usize,
-    mut write: impl FnMut(usize, usize, &mut [u8]),
+    mut write: impl FnMut(usize, usize, &mut Vec<u8>),
 ) -> Batch {
     let (layout, starts) = lay_out(columns, lengths, rows);
-    let mut body = vec![0; layout.end];
+    // Appended, so that no byte is cleared first.
+    let mut body = Vec::with_capacity(layout.end);
     let placed = columns.iter().zip(lengths).zip(&starts).enumerate();
     for (number, ((column, lengths), (offsets, start))) in placed {
         if let Some(at) = offsets {
-            write_offsets(&mut body, (column, *at), lengths);
+            body.resize(*at, 0);
+            append_offsets(&mut body, column, lengths);
         }
-        let mut at = *start;
-        for (row, length) in lengths.iter().enumerate() {
-            write(row, number, &mut body[at..at + length]);
-            at += length;
+        body.resize(*start, 0);
+        for row in 0..lengths.len() {
+            write(row, number, &mut body);
         }
     }
+    body.resize(layout.end, 0);
     let header = Table::default()
         .number(0, i64::try_from(rows).unwrap_or(0).to_le_bytes())
         .with(1, Value::Pairs(layout.nodes))
@@ -207,14 +209,12 @@ fn assemble(
     Batch { header: message(RECORD_BATCH, header, body.len()), body }
 }
 
-fn write_offsets(body: &mut [u8], (column, at): (&RowColumn, usize), lengths: &[usize]) {
+fn append_offsets(body: &mut Vec<u8>, column: &RowColumn, lengths: &[usize]) {
     let unit = usize::try_from(column.unit_bytes).unwrap_or(1).max(1);
     let mut sum = 0;
-    for (number, length) in std::iter::once(&0).chain(lengths).enumerate() {
+    for length in std::iter::once(&0).chain(lengths) {
         sum += length / unit;
-        let offset = i32::try_from(sum).unwrap_or(i32::MAX).to_le_bytes();
-        let at = at + 4 * number;
-        body[at..at + 4].copy_from_slice(&offset);
+        body.extend_from_slice(&i32::try_from(sum).unwrap_or(i32::MAX).to_le_bytes());
     }
 }
 
@@ -312,10 +312,12 @@ impl Received {
 #[cfg(test)]
 pub(crate) fn three_rows() -> Batch {
     let columns = tests::columns();
-    let write = |row: usize, column: usize, out: &mut [u8]| {
-        out.fill(u8::try_from(10 * column + row).unwrap_or(0));
+    let lengths = [vec![6; 3], vec![16, 0, 48]];
+    let write = |row: usize, column: usize, out: &mut Vec<u8>| {
+        let end = out.len() + lengths[column][row];
+        out.resize(end, u8::try_from(10 * column + row).unwrap_or(0));
     };
-    assemble(&columns[..2], &[vec![6; 3], vec![16, 0, 48]], 3, write)
+    assemble(&columns[..2], &lengths, 3, write)
 }
 
 #[cfg(test)]
@@ -335,8 +337,9 @@ mod tests {
     /// Three rows whose bytes tell where they belong.
     fn rows() -> (Batch, Vec<Vec<usize>>) {
         let lengths = vec![vec![6; 3], vec![16, 0, 48], vec![0, 64, 8], vec![8; 3]];
-        let write = |row: usize, column: usize, out: &mut [u8]| {
-            out.fill(u8::try_from(10 * column + row).unwrap());
+        let write = |row: usize, column: usize, out: &mut Vec<u8>| {
+            let end = out.len() + lengths[column][row];
+            out.resize(end, u8::try_from(10 * column + row).unwrap());
         };
         (assemble(&columns(), &lengths, 3, write), lengths)
     }

@@ -6,9 +6,12 @@
 //!   Accepted ─handshake within a limit─► Serving ─SIGTERM: GOAWAY─► Draining ─last answer sent, or a limit─► closed
 //! ```
 //! A request that its daemon gives up resets its stream, which drops the answer: rows that no thread has begun are not
-//! made.
+//! made. [`turns`] decides whose request is made next; a peer that does not read its answers loses its connection
+//! ([`sending`]).
 
 mod calls;
+mod sending;
+mod turns;
 
 use std::collections::HashMap;
 use std::io;
@@ -23,6 +26,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use self::calls::Calls;
+use self::sending::Answers;
+use self::turns::Turns;
 use crate::ipc;
 use crate::messages::StreamInfo;
 use crate::sockets::{Connection, PING_LIMIT, PING_PERIOD, prepare};
@@ -33,6 +38,11 @@ use crate::tls::ServerTls;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long answers may take that are under way when the feeder is told to end.
 const DRAIN: Duration = Duration::from_secs(20);
+/// How long a peer may leave an answer unread, and how long while others wait for the places that it has.
+const UNREAD: Duration = Duration::from_secs(10);
+const UNREAD_BESIDE_OTHERS: Duration = Duration::from_secs(2);
+/// How often it is looked whether it does.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// Bytes of requests that a peer may send ahead: tickets are small.
 const RECEIVE_WINDOW: u32 = 256 << 10;
 /// Bytes of answers that wait in a connection's buffers.
@@ -48,12 +58,21 @@ pub struct ServedStream {
     pub(crate) digest: IdentityDigest,
     pub(crate) samples: u64,
     pub(crate) schema: Bytes,
+    /// Gets the requests.
+    pub(crate) rows: mpsc::Sender<FeedRequest>,
 }
 
 impl ServedStream {
-    /// `cores`: its work threads; `rows`: the most rows of a request; `requests`: those that one daemon may have under way.
+    /// `cores`: its work threads; `most_rows`: of a request; `requests`: those that are in the making, and that one daemon
+    /// may have under way; `rows` gets them.
     #[must_use]
-    pub fn new(stream: &Stream, cores: u32, rows: u32, requests: u32) -> Self {
+    pub fn new(
+        stream: &Stream,
+        cores: u32,
+        most_rows: u32,
+        requests: u32,
+        rows: mpsc::Sender<FeedRequest>,
+    ) -> Self {
         let identity = stream.row_identity().to_string();
         let digest = digest_of(&identity);
         let info = StreamInfo {
@@ -62,10 +81,11 @@ impl ServedStream {
             digest: hexadecimal(&digest),
             identity,
             cores,
-            rows,
+            rows: most_rows,
             requests,
         };
         Self {
+            rows,
             info,
             digest,
             samples: stream.sample_count(),
@@ -78,22 +98,15 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Rows that a peer asks for: the stream's number, and the request.
-pub type RowsWanted = (usize, FeedRequest);
-
 /// What a feeder serves, and to how many.
 #[derive(Debug)]
 pub struct ServerOptions {
-    /// By number.
+    /// The streams; none has more requests in the making than its session has slots.
     pub streams: Vec<ServedStream>,
-    /// Gets the requests.
-    pub rows: mpsc::Sender<RowsWanted>,
     /// Encrypts connections, and knows who may connect; `None`: they are plain.
     pub tls: Option<ServerTls>,
     /// The most connections.
     pub peers: usize,
-    /// The most requests of all peers under way in the engine.
-    pub requests: usize,
 }
 
 /// A running feeder's server.
@@ -107,10 +120,16 @@ pub struct Server {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) streams: Vec<ServedStream>,
-    pub(crate) rows: mpsc::Sender<RowsWanted>,
-    /// Requests of all peers.
-    pub(crate) requests: Arc<Semaphore>,
+    /// By stream: the requests of all peers.
+    turns: Vec<Arc<Turns>>,
     connections: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Shared {
+    /// Whether requests of others wait for places of which a peer has one.
+    fn do_others_wait(&self, peer: u64) -> bool {
+        self.turns.iter().any(|turns| turns.do_others_wait(peer))
+    }
 }
 
 /// Whether connections to an address may be plain without being asked for.
@@ -130,13 +149,11 @@ impl Server {
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (drain, draining) = watch::channel(false);
-        let ServerOptions { streams, rows, tls, peers, requests } = options;
-        let shared = Arc::new(Shared {
-            streams,
-            rows,
-            requests: Arc::new(Semaphore::new(requests)),
-            connections: Mutex::default(),
-        });
+        let ServerOptions { streams, tls, peers } = options;
+        let turns = |stream: &ServedStream| Turns::new(stream.info.requests as usize);
+        let turns = streams.iter().map(turns).collect();
+        let connections = Mutex::default();
+        let shared = Arc::new(Shared { streams, turns, connections });
         let run = move || {
             let served = serve(listener, shared, tls.map(Arc::new), peers, draining);
             if let Err(error) = runtime.block_on(served) {
@@ -209,6 +226,7 @@ async fn serve(
     let listener = TcpListener::from_std(listener)?;
     let places = Arc::new(Semaphore::new(peers));
     let mut connections = tokio::task::JoinSet::new();
+    let mut peer = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -236,8 +254,10 @@ async fn serve(
             continue;
         };
         let (shared, tls, draining) = (Arc::clone(&shared), tls.clone(), draining.clone());
+        peer += 1;
         connections.spawn(async move {
-            if let Err(reason) = serve_one(socket, shared, tls.as_deref(), draining).await {
+            let served = serve_one((socket, peer), shared, tls.as_deref(), draining);
+            if let Err(reason) = served.await {
                 tracing::warn!(%from, "a daemon's connection ended: {reason}");
             }
             drop(place);
@@ -255,7 +275,7 @@ async fn serve(
 }
 
 async fn serve_one(
-    socket: tokio::net::TcpStream,
+    (socket, peer): (tokio::net::TcpStream, u64),
     shared: Arc<Shared>,
     tls: Option<&ServerTls>,
     mut draining: watch::Receiver<bool>,
@@ -270,7 +290,8 @@ async fn serve_one(
             Connection::Server(Box::new(accepted.map_err(|error| tls.explain(&error))?))
         }
     };
-    let calls = Calls::new(shared);
+    let answers = Answers::default();
+    let calls = Calls::new(Arc::clone(&shared), peer, answers.clone());
     let most = calls.most_requests();
     let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -286,6 +307,7 @@ async fn serve_one(
         .serve_connection(TokioIo::new(connection), calls);
     tokio::pin!(serving);
     let mut is_draining = false;
+    let mut looks = tokio::time::interval(LOOK_PERIOD);
     loop {
         tokio::select! {
             served = &mut serving => {
@@ -294,6 +316,12 @@ async fn serve_one(
                     let is_end = error.is_incomplete_message() || error.is_closed();
                     if is_end { Ok(()) } else { Err(explained(tls, &error)) }
                 });
+            }
+            _ = looks.tick() => {
+                let limit = if shared.do_others_wait(peer) { UNREAD_BESIDE_OTHERS } else { UNREAD };
+                if answers.are_unread(limit) {
+                    return Err(format!("it has not read an answer for {} s", limit.as_secs()));
+                }
             }
             changed = draining.changed(), if !is_draining => {
                 is_draining = true;

@@ -32,7 +32,7 @@ const SPARE_SHARE: u64 = 4;
 /// Bytes of answers of all feeders that may wait to be read.
 const FEEDER_BYTES: u64 = 128 << 20;
 /// The most of one feeder.
-const MAX_FEEDER_WINDOW: u64 = 4 << 20;
+const MAX_FEEDER_WINDOW: u64 = 16 << 20;
 /// More threads per core hide no more sleep.
 const MAX_THREADS_PER_CORE: u32 = 16;
 
@@ -113,19 +113,24 @@ pub enum MemoryError {
 
 /// The bytes of answers that one of so many feeders may send ahead.
 #[must_use]
-pub fn feeder_window(spread: usize) -> u64 {
-    (FEEDER_BYTES / spread.max(1) as u64).min(MAX_FEEDER_WINDOW)
+pub fn feeder_window(feeders: usize) -> u64 {
+    (FEEDER_BYTES / feeders.max(1) as u64).min(MAX_FEEDER_WINDOW)
 }
 
-/// The bytes of the answers of feeders that may wait to be read. Those that only the environment names are not planned.
-fn feeder_bytes(feeders: &FeedersConfig) -> u64 {
+/// The most feeders that a configuration leads to: a name may have any number of addresses.
+#[must_use]
+pub fn most_feeders(feeders: &FeedersConfig) -> usize {
     let spread = feeders.spread as usize;
     let is_name =
         |address: &String| !address.chars().all(|one| "0123456789.:[]abcdef".contains(one));
     let is_open = feeders.file.is_some() || feeders.addresses.iter().any(is_name);
-    // A name may have any number of addresses.
-    let count = if is_open { spread } else { spread.min(feeders.addresses.len()) };
-    count as u64 * feeder_window(spread)
+    if is_open { spread } else { spread.min(feeders.addresses.len()) }
+}
+
+/// The bytes of the answers of feeders that may wait to be read. Those that only the environment names are not planned.
+fn feeder_bytes(feeders: &FeedersConfig) -> u64 {
+    let count = most_feeders(feeders);
+    count as u64 * feeder_window(count)
 }
 
 impl MemoryPlan {

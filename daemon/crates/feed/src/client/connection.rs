@@ -39,10 +39,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_secs(60);
 /// The state of a feeder that takes no further requests.
 const DRAINS: &str = "the feeder takes no further requests";
-/// The most bytes of a failure's texts that are kept.
+/// The most characters of a failure's texts that are kept.
 const MOST_TEXT: usize = 16 << 10;
 /// How often it is looked whether anybody still wants the rows of a request.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How long rows stay with a feeder that refuses a request: otherwise they would be asked of it again at once.
+const REFUSED: Duration = Duration::from_millis(100);
+/// The most characters of a feeder's refusal that are shown.
+const MOST_REFUSAL: usize = 4 << 10;
 /// Beyond the rows of a message.
 const BESIDE_BYTES: usize = 5 << 20;
 const MAX_FRAME: u32 = 256 << 10;
@@ -157,8 +161,8 @@ fn is_refusal(status: &Status) -> bool {
 }
 
 fn explained(status: &Status) -> String {
-    let message = status.message();
-    if is_refusal(status) { message.to_owned() } else { format!("{}: {message}", status.code()) }
+    let message = line(status.message(), MOST_REFUSAL);
+    if is_refusal(status) { message } else { format!("{}: {message}", status.code()) }
 }
 
 /// What an error says, and what it came from.
@@ -256,7 +260,10 @@ async fn ask_for(
     let answer = match calls.server_streaming(wanted, path, codec).await {
         Ok(answer) => answer,
         // The rows come back to the engine.
-        Err(status) if status.code() == Code::ResourceExhausted => return Ok(()),
+        Err(status) if status.code() == Code::ResourceExhausted => {
+            tokio::time::sleep(REFUSED).await;
+            return Ok(());
+        }
         Err(status) if !is_refusal(&status) => {
             shared.table().waits(key, Some(DRAINS.to_owned()));
             return Ok(());
@@ -264,20 +271,33 @@ async fn ask_for(
         Err(status) => return Err(explained(&status)),
     };
     let mut messages = answer.into_inner();
+    // By row: whether it has an answer.
+    let mut answered = vec![false; request.rows.len()];
     loop {
         let next = tokio::time::timeout(STALLED, messages.message()).await;
         let Ok(next) = next else {
             return Err(format!("it sent nothing for {} s", STALLED.as_secs()));
         };
         let Some(message) = next.map_err(|status| explained(&status))? else {
-            return Ok(());
+            // Rows without an answer would be asked of it again and again.
+            let missing = answered.iter().filter(|answered| !**answered).count();
+            return match missing {
+                0 => Ok(()),
+                _ => Err(format!("its answer lacks {missing} of {} rows", answered.len())),
+            };
         };
-        take(shared, key, request, message)?;
+        take(shared, key, request, message, &mut answered)?;
     }
 }
 
-/// Writes the rows of a message.
-fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Result<(), String> {
+/// Writes the rows of a message, and notes which have an answer.
+fn take(
+    shared: &Shared,
+    key: u64,
+    request: &ToSend,
+    message: FlightData,
+    answered: &mut [bool],
+) -> Result<(), String> {
     let broken = || "an answer cannot be read".to_owned();
     if message.metadata.is_empty() {
         // The schema: the identity says what it is.
@@ -285,15 +305,16 @@ fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Res
     }
     let answer = Answer::decode(message.metadata).map_err(|_| broken())?;
     let bytes = message.body.len();
+    // None of its rows is written unless all are of the request.
+    let failed = answer.failures.iter().map(|failure| failure.row);
+    for place in answer.rows.iter().copied().chain(failed) {
+        *answered.get_mut(place as usize).ok_or_else(broken)? = true;
+    }
     if !answer.rows.is_empty() {
         let received = Received::read(&message.header, message.body, &shared.columns);
         let received = received.filter(|rows| rows.rows == answer.rows.len()).ok_or_else(broken)?;
         for (row, place) in answer.rows.iter().enumerate() {
-            let place = *place as usize;
-            if place >= request.rows.len() {
-                return Err(broken());
-            }
-            request.taker.finish(place, key, |out| {
+            request.taker.finish(*place as usize, key, |out| {
                 for (number, column) in shared.columns.iter().enumerate() {
                     let bytes = received.row(column, number, row).ok_or_else(broken)?;
                     out.write(number, bytes)?;
@@ -304,10 +325,7 @@ fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Res
     }
     for failure in answer.failures {
         let (place, stage) = (failure.row as usize, failure.stage as usize);
-        if place >= request.rows.len() {
-            return Err(broken());
-        }
-        let (reason, text) = (cut(failure.reason, MOST_TEXT), cut(failure.text, MOST_TEXT));
+        let (reason, text) = (line(&failure.reason, MOST_TEXT), lines(&failure.text, MOST_TEXT));
         let reason = match FailureKind::try_from(failure.kind) {
             Ok(FailureKind::Defect) => SupplyFailure::Defect(reason),
             Ok(FailureKind::Raised) => SupplyFailure::Raised { stage, summary: reason, text },
@@ -320,11 +338,15 @@ fn take(shared: &Shared, key: u64, request: &ToSend, message: FlightData) -> Res
     Ok(())
 }
 
-/// The beginning of a text, of at most so many bytes.
-fn cut(mut text: String, most: usize) -> String {
-    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.truncate(end.unwrap_or(0));
-    text
+/// The beginning of a feeder's text, of at most so many characters, as one line: it goes to logs and terminals.
+fn line(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|one| if one.is_control() { ' ' } else { one }).collect()
+}
+
+/// The same of a text that may have several lines.
+fn lines(text: &str, most: usize) -> String {
+    let is_kept = |one: char| !one.is_control() || "\n\t".contains(one);
+    text.chars().take(most).map(|one| if is_kept(one) { one } else { ' ' }).collect()
 }
 
 /// A connection as a service of tonic's.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use forebay_engine::{FedRows, FeedRequest, SupplyFailure};
 use forebay_protocol::identity::Identity;
 use futures_util::Stream;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use prost::Message as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -18,6 +19,8 @@ use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 
+use super::sending::Answers;
+use super::turns::Turn;
 use super::{ServedStream, Shared};
 use crate::codec::Messages;
 use crate::ipc;
@@ -35,15 +38,18 @@ const MAX_REASON_BYTES: usize = 16 << 10;
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     shared: Arc<Shared>,
+    /// The number of this peer.
+    peer: u64,
     /// Requests of this peer.
     requests: Arc<Semaphore>,
     most: u32,
+    answers: Answers,
 }
 
 impl Calls {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, peer: u64, answers: Answers) -> Self {
         let most = shared.streams.iter().map(|stream| stream.info.requests).max().unwrap_or(1);
-        Self { shared, requests: Arc::new(Semaphore::new(most as usize)), most }
+        Self { shared, peer, requests: Arc::new(Semaphore::new(most as usize)), most, answers }
     }
 
     /// The streams of HTTP/2 that a peer may have open: some are open besides requests of rows, and some that were reset.
@@ -129,15 +135,18 @@ impl Calls {
                 self.most
             )));
         };
-        let (schema, shared) = (stream.schema.clone(), Arc::clone(&self.shared));
+        let (schema, rows) = (stream.schema.clone(), stream.rows.clone());
+        let turns = Arc::clone(&self.shared.turns[number]);
+        let mut turn = turns.enter(self.peer, ticket.rows.len() as u64, ticket.is_urgent);
         let asked = async move {
-            let of_all = Arc::clone(&shared.requests).acquire_owned().await.ok();
+            turn.begins().await;
             let (reply, answer) = oneshot::channel();
             let request = FeedRequest { rows: ticket.rows, is_urgent: ticket.is_urgent, reply };
             let ended = || Status::unavailable("the feeder ends");
-            shared.rows.send((number, request)).await.map_err(|_| ended())?;
-            let fed = answer.await.map_err(|_| ended())?;
-            Ok((fed, of_all))
+            rows.send(request).await.map_err(|_| ended())?;
+            let mut fed = answer.await.map_err(|_| ended())?;
+            fed.waiting += turns.waiting_rows();
+            Ok((fed, turn))
         };
         Ok(Rows { state: State::Schema(schema, Box::pin(asked)), _permit: permit })
     }
@@ -159,8 +168,8 @@ fn differences(here: &str, there: &str) -> String {
 }
 
 type Asked = Pin<Box<dyn Future<Output = Result<Made, Status>> + Send>>;
-/// Rows, with their place among the requests of all peers.
-type Made = (FedRows, Option<OwnedSemaphorePermit>);
+/// Rows, with their place among the requests of all peers: the slot of the rows is free before the place is.
+type Made = (FedRows, Turn);
 
 /// The answer to a ticket.
 struct Rows {
@@ -283,26 +292,35 @@ where
     }
 }
 
-/// The answer to a streaming call.
-struct Streaming<F>(F);
-
-impl<F, I, O> tower_service::Service<Request<I>> for Streaming<F>
-where
-    F: FnMut(I) -> Result<O, Status>,
-    O: Stream<Item = Result<FlightData, Status>> + Send + 'static,
-{
-    type Response = Response<O>;
-    type Error = Status;
-    type Future = Answered<O>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
+/// The ticket of a call.
+async fn read_ticket(request: http::Request<Incoming>) -> Result<Ticket, Status> {
+    let body = Limited::new(request.into_body(), MAX_REQUEST_BYTES).collect().await;
+    let body = body.map_err(|_| Status::invalid_argument("the ticket is too long, or cut off"))?;
+    let bytes = body.to_bytes();
+    // A message of gRPC: whether it is compressed, its length as u32, and itself.
+    let (head, message) = bytes.split_at_checked(5).unwrap_or_default();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    if head != [&[0][..], &length.to_be_bytes()].concat() {
+        return Err(Status::invalid_argument(
+            "the call has not one message that is not compressed",
+        ));
     }
+    Ticket::decode(bytes.slice(5..)).map_err(|error| Status::invalid_argument(error.to_string()))
+}
 
-    fn call(&mut self, request: Request<I>) -> Self::Future {
-        let answer = (self.0)(request.into_inner()).map(Response::new);
-        Box::pin(std::future::ready(answer))
-    }
+async fn do_get(calls: Calls, request: http::Request<Incoming>) -> http::Response<Body> {
+    let rows = match read_ticket(request).await {
+        Ok(ticket) => calls.rows(&ticket),
+        Err(status) => Err(status),
+    };
+    let body = match rows {
+        Ok(rows) => calls.answers.body(rows),
+        Err(status) => return status.into_http(),
+    };
+    let mut response = http::Response::new(body);
+    let kind = http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
 }
 
 impl hyper::service::Service<http::Request<Incoming>> for Calls {
@@ -319,11 +337,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
                     let codec = Messages::<FlightInfo, FlightDescriptor>::default();
                     limited(codec).unary(info, request).await
                 }
-                "/arrow.flight.protocol.FlightService/DoGet" => {
-                    let rows = Streaming(move |wanted: Ticket| calls.rows(&wanted));
-                    let codec = Messages::<FlightData, Ticket>::default();
-                    limited(codec).server_streaming(rows, request).await
-                }
+                "/arrow.flight.protocol.FlightService/DoGet" => do_get(calls, request).await,
                 _ => Status::unimplemented(
                     "a feeder answers GetFlightInfo and DoGet; see docs/design/feeders.md",
                 )
