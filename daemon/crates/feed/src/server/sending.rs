@@ -160,7 +160,10 @@ mod tests {
             let pieces = pieces(message.clone());
             assert!(pieces.iter().all(|piece| piece.len() <= PIECE));
             let whole: Vec<u8> = pieces.into_iter().flatten().collect();
-            assert_eq!(whole[..5], [&[0], &u32::to_be_bytes(whole.len() as u32 - 5)[..]].concat());
+            assert_eq!(
+                whole[..5],
+                [&[0], &u32::try_from(whole.len() - 5).unwrap().to_be_bytes()[..]].concat()
+            );
             assert_eq!(FlightData::decode(&whole[5..]), Ok(message));
         }
     }
