@@ -33,7 +33,8 @@ fn rows_beside(feeder: &Feeder, slow: u64) -> (u64, u64) {
     let are_cut = AtomicU64::new(0);
     // Some take nothing at all, others the beginning of each answer.
     let peer = |number: u64| {
-        let mut peer = Peer::connect(&feeder.address, if number % 2 == 0 { 70_000 } else { 0 });
+        let mut peer =
+            Peer::connect(&feeder.address, if number.is_multiple_of(2) { 70_000 } else { 0 });
         peer.learn("train");
         for _ in 0..4 {
             peer.ask(&[0, 1, 2, 3]);
