@@ -66,7 +66,7 @@ fn converse(mut ends: Ends, names: &str, lie: &Lie, counts: &Liar) {
     ends.send(SETTINGS, 0, 0, &[]);
     let mut asked: Vec<(u32, Vec<u8>)> = Vec::new();
     loop {
-        let frame = match ends.read_frame() {
+        let frame = match ends.frame() {
             Ok(Some(frame)) => frame,
             Ok(None) => continue,
             Err(_) => return,

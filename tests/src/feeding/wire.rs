@@ -72,7 +72,7 @@ impl Ends {
     ///
     /// # Errors
     /// The connection has ended.
-    pub fn read_frame(&mut self) -> Result<Option<Frame>, String> {
+    pub fn frame(&mut self) -> Result<Option<Frame>, String> {
         while !self.has_frame() {
             let mut buffer = [0; 64 << 10];
             match self.socket.read(&mut buffer) {
@@ -134,10 +134,10 @@ pub fn grpc(message: &[u8]) -> Vec<u8> {
 pub fn number(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value > 127 {
-        bytes.push((value & 127) as u8 | 128);
+        bytes.push(value.to_le_bytes()[0] | 128);
         value >>= 7;
     }
-    bytes.push((value & 127) as u8);
+    bytes.push(value.to_le_bytes()[0]);
     bytes
 }
 
@@ -242,7 +242,7 @@ impl Peer {
     /// # Errors
     /// The connection has ended.
     pub fn read(&mut self, takes: bool) -> Result<bool, String> {
-        let Some(frame) = self.ends.read_frame()? else { return Ok(false) };
+        let Some(frame) = self.ends.frame()? else { return Ok(false) };
         if frame.kind == GOAWAY {
             return Err(format!("GOAWAY: {:?}", String::from_utf8_lossy(&frame.payload)));
         }

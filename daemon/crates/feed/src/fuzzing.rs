@@ -51,11 +51,8 @@ mod tests {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/feed_answer/rows");
         let batch = three_rows();
         let metadata = Answer { rows: vec![0, 1, 2], ..Answer::default() }.encode_to_vec();
-        let message = FlightData {
-            header: batch.header.into(),
-            metadata: metadata.into(),
-            body: batch.body.into(),
-        };
+        let message =
+            FlightData { header: batch.header.into(), metadata: metadata.into(), body: batch.body };
         let bytes = message.encode_to_vec();
         feed_answer(&bytes);
         if std::env::var_os("FOREBAY_WRITE_CORPUS").is_some() {

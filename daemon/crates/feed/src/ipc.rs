@@ -4,10 +4,13 @@
 //! first dimension. What Arrow has no type for travels as unsigned numbers of the same size, with its name in the column's
 //! metadata: `bfloat16` and booleans of a byte each.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use forebay_engine::{FedRows, RowColumn};
 use forebay_protocol::tensor::DType;
 
+use crate::buffers::Buffers;
 use crate::flatbuffer::{Reader, Table, Value, write};
 
 /// Arrow's version of messages: V5.
@@ -112,7 +115,7 @@ fn field(column: &RowColumn) -> Table {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) header: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 /// Builds the nodes and buffers of a record batch.
@@ -156,7 +159,7 @@ impl Layout {
 }
 
 /// The rows at these places that fit a message, as a message, and how many they are.
-pub(crate) fn batch(fed: &FedRows, places: &[usize]) -> (Batch, usize) {
+pub(crate) fn batch(fed: &FedRows, places: &[usize], buffers: &Arc<Buffers>) -> (Batch, usize) {
     let columns = fed.columns();
     // By column and row.
     let mut lengths = vec![Vec::new(); columns.len()];
@@ -177,7 +180,7 @@ pub(crate) fn batch(fed: &FedRows, places: &[usize]) -> (Batch, usize) {
         out.extend_from_slice(fed.row(places[row]).column(column));
     };
     let rows = lengths.first().map_or(0, Vec::len);
-    (assemble(columns, &lengths, rows, write), rows)
+    (assemble(columns, &lengths, rows, buffers, write), rows)
 }
 
 /// Rows with these lengths, by column and row, as a message; `write` appends a row of a column.
@@ -185,11 +188,12 @@ fn assemble(
     columns: &[RowColumn],
     lengths: &[Vec<usize>],
     rows: usize,
+    buffers: &Arc<Buffers>,
     mut write: impl FnMut(usize, usize, &mut Vec<u8>),
 ) -> Batch {
     let (layout, starts) = lay_out(columns, lengths, rows);
     // Appended, so that no byte is cleared first.
-    let mut body = Vec::with_capacity(layout.end);
+    let mut body = buffers.take(layout.end);
     let placed = columns.iter().zip(lengths).zip(&starts).enumerate();
     for (number, ((column, lengths), (offsets, start))) in placed {
         if let Some(at) = offsets {
@@ -206,7 +210,7 @@ fn assemble(
         .number(0, i64::try_from(rows).unwrap_or(0).to_le_bytes())
         .with(1, Value::Pairs(layout.nodes))
         .with(2, Value::Pairs(layout.buffers));
-    Batch { header: message(RECORD_BATCH, header, body.len()), body }
+    Batch { header: message(RECORD_BATCH, header, body.len()), body: buffers.lend(body) }
 }
 
 fn append_offsets(body: &mut Vec<u8>, column: &RowColumn, lengths: &[usize]) {
@@ -317,7 +321,7 @@ pub(crate) fn three_rows() -> Batch {
         let end = out.len() + lengths[column][row];
         out.resize(end, u8::try_from(10 * column + row).unwrap_or(0));
     };
-    assemble(&columns[..2], &lengths, 3, write)
+    assemble(&columns[..2], &lengths, 3, &Arc::default(), write)
 }
 
 #[cfg(test)]
@@ -341,13 +345,13 @@ mod tests {
             let end = out.len() + lengths[column][row];
             out.resize(end, u8::try_from(10 * column + row).unwrap());
         };
-        (assemble(&columns(), &lengths, 3, write), lengths)
+        (assemble(&columns(), &lengths, 3, &Arc::default(), write), lengths)
     }
 
     #[test]
     fn rows_are_read_as_they_were_written() {
         let (columns, (batch, lengths)) = (columns(), rows());
-        let received = Received::read(&batch.header, batch.body.into(), &columns).unwrap();
+        let received = Received::read(&batch.header, batch.body, &columns).unwrap();
         assert_eq!(received.rows, 3);
         for (number, column) in columns.iter().enumerate() {
             for (row, length) in lengths[number].iter().enumerate().take(3) {
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn cut_or_other_messages_are_refused() {
         let (columns, (batch, _)) = (columns(), rows());
-        let body = Bytes::from(batch.body);
+        let body = batch.body;
         for length in 0..batch.header.len() - 8 {
             let _ = Received::read(&batch.header[..length], body.clone(), &columns);
         }

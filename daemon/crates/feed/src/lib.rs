@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 pub mod client;
 mod codec;
 pub mod discovery;

@@ -28,6 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use self::calls::Calls;
 use self::sending::Answers;
 use self::turns::Turns;
+use crate::buffers::Buffers;
 use crate::ipc;
 use crate::messages::StreamInfo;
 use crate::sockets::{Connection, PING_LIMIT, PING_PERIOD, prepare};
@@ -122,6 +123,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Vec<ServedStream>,
     /// By stream: the requests of all peers.
     turns: Vec<Arc<Turns>>,
+    /// For messages of rows.
+    buffers: Arc<Buffers>,
     connections: Mutex<HashMap<IpAddr, usize>>,
 }
 
@@ -152,8 +155,8 @@ impl Server {
         let ServerOptions { streams, tls, peers } = options;
         let turns = |stream: &ServedStream| Turns::new(stream.info.requests as usize);
         let turns = streams.iter().map(turns).collect();
-        let connections = Mutex::default();
-        let shared = Arc::new(Shared { streams, turns, connections });
+        let (buffers, connections) = Default::default();
+        let shared = Arc::new(Shared { streams, turns, buffers, connections });
         let run = move || {
             let served = serve(listener, shared, tls.map(Arc::new), peers, draining);
             if let Err(error) = runtime.block_on(served) {

@@ -22,6 +22,7 @@ use tonic::{Request, Response, Status};
 use super::sending::Answers;
 use super::turns::Turn;
 use super::{ServedStream, Shared};
+use crate::buffers::Buffers;
 use crate::codec::Messages;
 use crate::ipc;
 use crate::messages::{
@@ -148,7 +149,8 @@ impl Calls {
             fed.waiting += turns.waiting_rows();
             Ok((fed, turn))
         };
-        Ok(Rows { state: State::Schema(schema, Box::pin(asked)), _permit: permit })
+        let buffers = Arc::clone(&self.shared.buffers);
+        Ok(Rows { state: State::Schema(schema, Box::pin(asked)), buffers, _permit: permit })
     }
 }
 
@@ -174,6 +176,7 @@ type Made = (FedRows, Turn);
 /// The answer to a ticket.
 struct Rows {
     state: State,
+    buffers: Arc<Buffers>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -185,14 +188,14 @@ enum State {
 }
 
 impl Rows {
-    fn next_message((fed, _): &Made, places: &mut VecDeque<usize>) -> FlightData {
-        let (batch, rows) = ipc::batch(fed, places.make_contiguous());
+    fn next_message(&self, (fed, _): &Made, places: &mut VecDeque<usize>) -> FlightData {
+        let (batch, rows) = ipc::batch(fed, places.make_contiguous(), &self.buffers);
         let sent = places.drain(..rows).filter_map(|place| u32::try_from(place).ok()).collect();
         let answer = Answer { rows: sent, ..Answer::default() };
         FlightData {
             header: batch.header.into(),
             metadata: answer.encode_to_vec().into(),
-            body: batch.body.into(),
+            body: batch.body,
         }
     }
 
@@ -251,13 +254,13 @@ impl Stream for Rows {
                     if places.is_empty() {
                         (State::Done, Ok(Self::last_message(&made)))
                     } else {
-                        let message = Self::next_message(&made, &mut places);
+                        let message = self.next_message(&made, &mut places);
                         (State::Sends(made, places), Ok(message))
                     }
                 }
             },
             State::Sends(made, mut places) if !places.is_empty() => {
-                let message = Self::next_message(&made, &mut places);
+                let message = self.next_message(&made, &mut places);
                 (State::Sends(made, places), Ok(message))
             }
             State::Sends(made, _) => (State::Done, Ok(Self::last_message(&made))),
