@@ -241,7 +241,7 @@ fn whole_reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Whether the loader has not found the file itself, unlike a library that the file needs.
+/// Whether the file itself does not exist. The loader reports a missing library that the file needs in nearly the same words.
 fn is_absent(error: &libloading::Error, file: &Path) -> bool {
     let text = whole_reason(error);
     text.contains("No such file") && text.contains(&format!("{}:", file.display()))

@@ -109,7 +109,7 @@ pub struct Colors {
     pub transfer: u8,
     /// Whether numbers use their full range; `None`: not said.
     pub full_range: Option<bool>,
-    /// Where chroma lies: 0 not said, 1 left, 2 centre, 3 top left, 4 top, 5 bottom left, 6 bottom.
+    /// Where samples of chroma are: 0 not said, 1 left, 2 centre, 3 top left, 4 top, 5 bottom left, 6 bottom.
     pub chroma_location: u8,
 }
 

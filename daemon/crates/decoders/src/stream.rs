@@ -213,7 +213,7 @@ impl<'l> Decoder<'l> {
         self.checked(unsafe { (functions.av_new_packet)(packet, size) })?;
         let flags = if sent.is_key { KEY } else { 0 } | if sent.is_discarded { DISCARD } else { 0 };
         // SAFETY: the packet has memory for the bytes, which do not overlap with it; the offsets are those of the
-        // structure in all versions. The library takes a reference of its own.
+        // structure in all versions. The library takes a separate reference.
         let code = unsafe {
             let fields = packet.cast::<u8>();
             let data = fields.add(packet::DATA).cast::<*mut u8>().read();
@@ -237,7 +237,7 @@ impl<'l> Decoder<'l> {
         if code == END { Ok(()) } else { self.checked(code) }
     }
 
-    /// Begins anew: packets of another place of the stream may be sent.
+    /// Forgets all packets: those of another place of the stream may follow.
     pub(crate) fn flush(&mut self) {
         // SAFETY: the context is open.
         unsafe { (self.library.functions.avcodec_flush_buffers)(self.context.as_ptr()) };

@@ -185,7 +185,7 @@ fn each_picture_alone_is_that_of_the_whole() {
         }
         let (frames, bytes) = decoded(&library, &whole).unwrap();
         for (place, pts) in whole.wanted.iter().enumerate() {
-            // Alone, and with one that is far away: decoding begins anew between them.
+            // Alone, and with one that is far away: the decoder is flushed between them.
             let far = whole.wanted[(place + 17) % whole.wanted.len()];
             for wanted in [vec![*pts], vec![*pts, far]] {
                 let cut = stream.cut(wanted.clone()).unwrap();

@@ -4,7 +4,7 @@
 //! neither files nor tables. What holds for every clip, and what [`Clip::from_bytes`] checks:
 //! * The packets are in the order of decoding. The first one is a key packet.
 //! * A packet with [`restarts`](Packet::restarts) does not follow the one before it in the file: the decoder delivers
-//!   what it holds (`flush`) and begins anew. It is a key packet. The first packet restarts.
+//!   what it holds and forgets all packets (`flush`). It is a key packet. The first packet restarts.
 //! * Packets that cannot be decoded without others, such as the leading pictures of an open group, are left out.
 //! * Each [wanted](Clip::wanted) time is the `pts` of at least one packet that is not discarded. Times are in the order
 //!   of the tensor's frames: they may repeat, for a short video, and may go back, for several clips.

@@ -117,7 +117,7 @@ const fn tables() -> [[u32; 256]; 8] {
 
 /// A packet, and what its page says.
 struct Packet<'f> {
-    /// Borrowed if it lies in one page.
+    /// Borrowed if one page has all of it.
     bytes: Cow<'f, [u8]>,
     /// The time at the end of its page, if it is the last that ends there.
     granule: Option<i64>,

@@ -34,7 +34,7 @@ pub(super) struct Answers(Arc<Mutex<Sent>>);
 
 #[derive(Debug, Default)]
 struct Sent {
-    /// By answer: since when its peer has not taken a piece.
+    /// By answer: when the piece was made that its peer has still to take.
     waits: HashMap<u64, Instant>,
     next: u64,
 }
