@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod changes;
+pub mod file_list;
 pub mod folder;
 pub mod index_file;
 pub mod row_index;

@@ -15,6 +15,7 @@
 use serde::{Deserialize, Serialize};
 
 use forebay_dataset::{Defect, IndexBytes};
+use forebay_index::file_list::{self, PATHS};
 use forebay_index::index_file::{IndexDraft, IndexFile, Kind, LayoutFault, u64_at};
 use forebay_index::saved_index::SavedIndex;
 use forebay_protocol::ids::SampleId;
@@ -26,12 +27,9 @@ use forebay_video::table::Stream;
 
 use super::episodes::{Episode, Files};
 
-const FILE_BYTES: usize = 48;
 const EPISODE_BYTES: usize = 40;
 const VIDEO_BYTES: usize = 24;
 
-const FILES: usize = 0;
-const PATHS: usize = 1;
 const EPISODES: usize = 2;
 const VIDEOS: usize = 3;
 const TABLES: usize = 4;
@@ -153,15 +151,8 @@ pub(super) fn build(contents: Contents<'_>) -> Vec<u8> {
     let Contents { files, episodes, first_rows, entries, values, row_bytes, .. } = contents;
     let all: usize = values.iter().chain(&entries).map(Vec::len).sum();
     let mut draft = IndexDraft::new(Kind::EPISODES, contents.keys, all + contents.rules.len());
-    let mut end = 0;
-    for (path, stamp) in files.paths.iter().zip(&files.stamps) {
-        end += path.len() as u64;
-        draft.push_all([end, stamp.bytes, stamp.modified_seconds.cast_unsigned()]);
-        draft.push_all([stamp.modified_nanoseconds.into(), stamp.tag, stamp.status_changed]);
-    }
-    draft.end_section();
-    files.paths.iter().for_each(|path| draft.push(path));
-    draft.end_section();
+    let paths = files.paths.iter().map(Vec::as_slice);
+    file_list::push_files(&mut draft, paths.zip(files.stamps.iter().copied()));
     let mut frames = 0_u64;
     for (Episode { number, rows, data, .. }, first_row) in episodes.iter().zip(first_rows) {
         draft.push_all([frames, *number, *rows, *data as u64, *first_row]);
@@ -235,7 +226,7 @@ impl RobotIndex {
         let [cameras, row_bytes] = [0, 1].map(|place| usize::try_from(file.number(place)).ok());
         let (cameras, row_bytes) = (cameras?, row_bytes?);
         let episodes = file.records(EPISODES, EPISODE_BYTES)?;
-        let is_whole = file.records(FILES, FILE_BYTES)? > 0
+        let is_whole = file_list::file_count(&file)? > 0
             && file.records(VIDEOS, VIDEO_BYTES)? == episodes.checked_mul(cameras)?
             && episodes > 0;
         let index = Self { file, episodes, cameras, row_bytes };
@@ -336,31 +327,14 @@ impl RobotIndex {
         FileId(u64_at(record, 8).filter(|file| *file < self.file_count()).unwrap_or(0))
     }
 
-    fn stored_file(&self, place: usize) -> Option<(&[u8], FileStamp)> {
-        let record: &[u8; FILE_BYTES] = self.file.record(FILES, place)?;
-        let end = |place: usize| {
-            let record: &[u8; FILE_BYTES] = self.file.record(FILES, place)?;
-            usize::try_from(u64_at(record, 0)?).ok()
-        };
-        let start = place.checked_sub(1).map_or(Some(0), end)?;
-        let stamp = FileStamp {
-            bytes: u64_at(record, 8)?,
-            modified_seconds: u64_at(record, 16)?.cast_signed(),
-            modified_nanoseconds: u32::try_from(u64_at(record, 24)?).ok()?,
-            tag: u64_at(record, 32)?,
-            status_changed: u64_at(record, 40)?,
-        };
-        Some((self.file.section(PATHS).get(start..end(place)?)?, stamp))
-    }
-
     fn file_count(&self) -> u64 {
-        self.file.records(FILES, FILE_BYTES).unwrap_or(0) as u64
+        file_list::file_count(&self.file).unwrap_or(0) as u64
     }
 
     /// All files but the first, with their stamps.
     pub(super) fn other_files(&self) -> impl Iterator<Item = (FileId, FileStamp)> {
         (1..self.file_count()).map_while(|file| {
-            let (_, stamp) = self.stored_file(usize::try_from(file).ok()?)?;
+            let (_, stamp) = file_list::file(&self.file, usize::try_from(file).ok()?)?;
             Some((FileId(file), stamp))
         })
     }
@@ -379,7 +353,7 @@ impl SavedIndex for RobotIndex {
 
     /// The file that names the others.
     fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
-        self.stored_file(0).into_iter()
+        file_list::file(&self.file, 0).into_iter()
     }
 
     fn columns(&self) -> usize {
@@ -398,12 +372,13 @@ impl SavedIndex for RobotIndex {
 
 impl FileTable for RobotIndex {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
-        let found = usize::try_from(file.0).ok().and_then(|place| self.stored_file(place));
+        let found =
+            usize::try_from(file.0).ok().and_then(|place| file_list::file(&self.file, place));
         path.extend_from_slice(found.map_or(b"", |(path, _)| path));
     }
 
     fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
-        let (_, stamp) = self.stored_file(usize::try_from(file.0).ok()?)?;
+        let (_, stamp) = file_list::file(&self.file, usize::try_from(file.0).ok()?)?;
         Some(stamp.object())
     }
 }

@@ -16,19 +16,17 @@
 //! ```
 
 use forebay_dataset::IndexBytes;
+use forebay_index::file_list::{self, PATHS};
 use forebay_index::index_file::{IndexDraft, IndexFile, Kind, LayoutFault, u64_at};
 use forebay_index::saved_index::SavedIndex;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::location::{FileId, FileTable};
 use forebay_storage::version::{FileStamp, ObjectStamp};
 
-const FILE_BYTES: usize = 48;
 const EPISODE_BYTES: usize = 32;
 const SET_BYTES: usize = 16;
 const PIECE_BYTES: usize = 40;
 
-const FILES: usize = 0;
-const PATHS: usize = 1;
 const EPISODES: usize = 2;
 const SETS: usize = 3;
 const ENDS: usize = 4;
@@ -114,15 +112,7 @@ pub(crate) fn build(
 ) -> Vec<u8> {
     let Contents { files, sets, columns, rules, keys, scan_started_seconds } = contents;
     let mut draft = IndexDraft::new(Kind::WINDOWS, *keys, rules.len());
-    let mut end = 0;
-    for (path, stamp) in *files {
-        end += path.len() as u64;
-        draft.push_all([end, stamp.bytes, stamp.modified_seconds.cast_unsigned()]);
-        draft.push_all([stamp.modified_nanoseconds.into(), stamp.tag, stamp.status_changed]);
-    }
-    draft.end_section();
-    files.iter().for_each(|(path, _)| draft.push(path));
-    draft.end_section();
+    file_list::push_files(&mut draft, files.iter().map(|(path, stamp)| (&path[..], *stamp)));
     let mut windows = 0_u64;
     for Episode { set, first_row, rows } in episodes {
         let more = cut.windows(rows);
@@ -183,7 +173,7 @@ impl WindowIndex {
         let episodes = file.records(EPISODES, EPISODE_BYTES)?;
         let sets = file.records(SETS, SET_BYTES)?;
         let is_whole = file.records(ENDS, 8)? == sets.checked_mul(columns)?
-            && file.records(FILES, FILE_BYTES).is_some()
+            && file_list::file_count(&file).is_some()
             && file.records(PIECES, PIECE_BYTES).is_some()
             && (episodes > 0 || file.samples() == 0)
             && stride > 0;
@@ -265,26 +255,9 @@ impl WindowIndex {
         Some(Piece { first: first?, file: file?, offset: offset?, bytes: bytes?, form: form? })
     }
 
-    fn stored_file(&self, place: usize) -> Option<(&[u8], FileStamp)> {
-        let record: &[u8; FILE_BYTES] = self.file.record(FILES, place)?;
-        let end = |place: usize| {
-            let record: &[u8; FILE_BYTES] = self.file.record(FILES, place)?;
-            usize::try_from(u64_at(record, 0)?).ok()
-        };
-        let start = place.checked_sub(1).map_or(Some(0), end)?;
-        let stamp = FileStamp {
-            bytes: u64_at(record, 8)?,
-            modified_seconds: u64_at(record, 16)?.cast_signed(),
-            modified_nanoseconds: u32::try_from(u64_at(record, 24)?).ok()?,
-            tag: u64_at(record, 32)?,
-            status_changed: u64_at(record, 40)?,
-        };
-        Some((self.file.section(PATHS).get(start..end(place)?)?, stamp))
-    }
-
     /// The number of files.
     pub(crate) fn file_count(&self) -> u64 {
-        self.file.records(FILES, FILE_BYTES).unwrap_or(0) as u64
+        file_list::file_count(&self.file).unwrap_or(0) as u64
     }
 }
 
@@ -300,7 +273,7 @@ impl SavedIndex for WindowIndex {
     }
 
     fn files(&self) -> impl Iterator<Item = (&[u8], FileStamp)> {
-        (0..).map_while(|place| self.stored_file(place))
+        (0..).map_while(|place| file_list::file(&self.file, place))
     }
 
     fn columns(&self) -> usize {
@@ -319,12 +292,13 @@ impl SavedIndex for WindowIndex {
 
 impl FileTable for WindowIndex {
     fn append_path(&self, file: FileId, path: &mut Vec<u8>) {
-        let found = usize::try_from(file.0).ok().and_then(|place| self.stored_file(place));
+        let found =
+            usize::try_from(file.0).ok().and_then(|place| file_list::file(&self.file, place));
         path.extend_from_slice(found.map_or(b"", |(path, _)| path));
     }
 
     fn stamp(&self, file: FileId) -> Option<ObjectStamp> {
-        let (_, stamp) = self.stored_file(usize::try_from(file.0).ok()?)?;
+        let (_, stamp) = file_list::file(&self.file, usize::try_from(file.0).ok()?)?;
         Some(stamp.object())
     }
 }
