@@ -47,16 +47,15 @@ def train(config):
     """What each worker does: from the last checkpoint, if there is one."""
     # Rank and world size are those of Ray Train.
     with forebay.torch.Loader(config["config"], overrides=config["overrides"]) as loader:
-        model = Classifier(config["pixels"])
+        model = ray.train.torch.prepare_model(Classifier(config["pixels"]))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         checkpoint = ray.train.get_checkpoint()
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 kept = torch.load(Path(folder) / "state.pt", map_location="cpu")
-            model.load_state_dict(kept["model"])
+            getattr(model, "module", model).load_state_dict(kept["model"])
             optimizer.load_state_dict(kept["optimizer"])
             loader.load_state_dict(kept["loader"])
-        model = ray.train.torch.prepare_model(model)
         device = ray.train.torch.get_device()
         step = 0
         for _ in loader.epochs_left(config["epochs"]):

@@ -11,6 +11,7 @@ restarts them; a feeder that dies costs no row, and the rows are the same with a
 """
 
 import contextlib
+import http.client
 import json
 import logging
 import math
@@ -74,7 +75,8 @@ def scrape(addresses: Iterable[str]) -> list[float]:
     """The gauges of the daemons that answer. A proxy of the environment is not asked."""
     opener, found = urllib.request.build_opener(urllib.request.ProxyHandler({})), []
     for address in addresses:
-        with contextlib.suppress(OSError, ValueError), opener.open(f"http://{address}/metrics", timeout=SCRAPE) as page:
+        answers = contextlib.suppress(OSError, ValueError, http.client.HTTPException)
+        with answers, opener.open(f"http://{address}/metrics", timeout=SCRAPE) as page:
             gauge = read_gauge(page.read(1 << 24).decode())
             found += [] if gauge is None else [gauge]
     return found
@@ -272,7 +274,11 @@ class FeederGroup:
                 # One that never came first, then the newest.
                 member = next((m for m in self._members if not m.address), self._members[-1])
                 self._members.remove(member)
-                self._leaving.append((member.actor, member.actor.drain.remote()))
+                if member.address:
+                    self._leaving.append((member.actor, member.actor.drain.remote()))
+                else:
+                    # It may still wait for a node, which a call would wait for as well.
+                    ray.kill(member.actor, no_restart=True)
             self._ask()
             self._write()
             for actor, ref in list(self._leaving):
