@@ -16,6 +16,8 @@ pub enum Lie {
     Bytes(Vec<u8>, &'static str),
     /// No message, and a status with a message.
     Status(&'static str, &'static str),
+    /// No message at all, while the connection lives.
+    Silence,
     /// The stream is reset.
     Reset,
     /// The connection is closed in the middle.
@@ -108,6 +110,7 @@ fn converse(mut ends: Ends, names: &str, lie: &Lie, counts: &Liar) {
                 let trailers = [("grpc-status", *status), ("grpc-message", message)];
                 ends.send_headers(stream, true, &trailers);
             }
+            Lie::Silence => begin(&mut ends, stream),
             Lie::Reset => drop(ends.send(RESET, 0, stream, &2_u32.to_be_bytes())),
             Lie::Closes => {
                 begin(&mut ends, stream);

@@ -6,6 +6,8 @@ use bytes::Bytes;
 
 /// The buffers that are kept.
 const MOST: usize = 8;
+/// A larger one, of a single large row, is not kept.
+const MOST_BYTES: usize = 8 << 20;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -50,7 +52,7 @@ impl Drop for Lent {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         let mut kept = self.buffers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MOST {
+        if kept.len() < MOST && bytes.capacity() <= MOST_BYTES {
             kept.push(bytes);
         }
     }
@@ -80,5 +82,9 @@ mod tests {
         let kept: Vec<Bytes> = (0..20).map(|_| buffers.lend(Vec::with_capacity(10))).collect();
         drop(kept);
         assert_eq!(buffers.0.lock().unwrap().len(), MOST);
+        let large = buffers.take(MOST_BYTES + 1);
+        assert_eq!(buffers.0.lock().unwrap().len(), MOST - 1, "one made room");
+        drop(buffers.lend(large));
+        assert_eq!(buffers.0.lock().unwrap().len(), MOST - 1);
     }
 }

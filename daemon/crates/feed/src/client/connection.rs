@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ use crate::ticket;
 const CONNECT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A request without any message for so long is given up.
+/// A request without any message for so long is given up, and so is a connection whose requests have waited so long in sum
+/// since the last message.
 const STALLED: Duration = Duration::from_secs(60);
 /// The state of a feeder that takes no further requests.
 const DRAINS: &str = "the feeder takes no further requests";
@@ -185,12 +186,14 @@ async fn send_all(
     mut requests: mpsc::UnboundedReceiver<ToSend>,
 ) -> (bool, String) {
     let mut under_way = tokio::task::JoinSet::new();
-    let (mut is_open, mut is_sound) = (true, true);
+    let unanswered = Arc::new(Unanswered::default());
+    let (mut is_open, mut is_sound) = (true, false);
     let reason = loop {
         tokio::select! {
             request = requests.recv(), if is_open => match request {
                 Some(request) => {
-                    under_way.spawn(ask(Arc::clone(shared), key, calls.clone(), request));
+                    let unanswered = Arc::clone(&unanswered);
+                    under_way.spawn(ask(Arc::clone(shared), key, calls.clone(), (request, unanswered)));
                 }
                 // It was set aside, or is no longer listed.
                 None => is_open = false,
@@ -204,10 +207,12 @@ async fn send_all(
             }
             Some(answered) = under_way.join_next() => {
                 // A feeder that answers nonsense or nothing is asked again after longer and longer pauses.
-                is_sound = matches!(answered, Ok(Ok(())));
                 match answered {
-                    Ok(Ok(())) => {}
-                    Ok(Err(reason)) => break reason,
+                    Ok(Ok(has_rows)) => is_sound |= has_rows,
+                    Ok(Err(reason)) => {
+                        is_sound = false;
+                        break reason;
+                    }
                     Err(error) => break error.to_string(),
                 }
             }
@@ -224,12 +229,43 @@ async fn send_all(
     (is_sound, reason)
 }
 
-/// Asks for rows and writes them, until nobody wants them: then the stream is reset, and the feeder stops making them.
-async fn ask(shared: Arc<Shared>, key: u64, calls: Calls, request: ToSend) -> Result<(), String> {
-    tokio::select! {
-        answered = ask_for(&shared, key, calls, &request) => answered,
-        () = until_unwanted(&request) => Ok(()),
+/// How long requests of a connection have waited in sum since its last message, and got none.
+#[derive(Default)]
+struct Unanswered(Mutex<Duration>);
+
+impl Unanswered {
+    fn is_answered(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Duration::ZERO;
     }
+
+    fn add(&self, waited: Duration) -> Duration {
+        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *sum = sum.saturating_add(waited);
+        *sum
+    }
+}
+
+/// Asks for rows and writes them, until nobody wants them: then the stream is reset, and the feeder stops making them.
+/// Whether rows came.
+async fn ask(
+    shared: Arc<Shared>,
+    key: u64,
+    calls: Calls,
+    (request, unanswered): (ToSend, Arc<Unanswered>),
+) -> Result<bool, String> {
+    let begun = tokio::time::Instant::now();
+    let has_rows = tokio::select! {
+        answered = ask_for(&shared, key, calls, (&request, &unanswered)) => answered?,
+        () = until_unwanted(&request) => false,
+    };
+    // Its rows were made elsewhere, or it had no place for them: each request is in order, all of them together are not.
+    if !has_rows && unanswered.add(begun.elapsed()) >= STALLED {
+        return Err(format!(
+            "its requests have waited {} s together, and it sent no row",
+            STALLED.as_secs()
+        ));
+    }
+    Ok(has_rows)
 }
 
 async fn until_unwanted(request: &ToSend) {
@@ -242,8 +278,8 @@ async fn ask_for(
     shared: &Arc<Shared>,
     key: u64,
     mut calls: Calls,
-    request: &ToSend,
-) -> Result<(), String> {
+    (request, unanswered): (&ToSend, &Unanswered),
+) -> Result<bool, String> {
     let ticket = ticket::Ticket {
         identity: shared.digest,
         is_urgent: request.is_urgent,
@@ -253,7 +289,7 @@ async fn ask_for(
     if calls.ready().await.is_err() {
         // It drains, or the connection is lost: the rows come back to the engine.
         shared.table().waits(key, Some(DRAINS.to_owned()));
-        return Ok(());
+        return Ok(false);
     }
     let codec = Messages::<Ticket, FlightData>::default();
     let wanted = Request::new(Ticket { ticket: ticket.to_bytes().into() });
@@ -262,11 +298,11 @@ async fn ask_for(
         // The rows come back to the engine.
         Err(status) if status.code() == Code::ResourceExhausted => {
             tokio::time::sleep(REFUSED).await;
-            return Ok(());
+            return Ok(false);
         }
         Err(status) if !is_refusal(&status) => {
             shared.table().waits(key, Some(DRAINS.to_owned()));
-            return Ok(());
+            return Ok(false);
         }
         Err(status) => return Err(explained(&status)),
     };
@@ -282,10 +318,13 @@ async fn ask_for(
             // Rows without an answer would be asked of it again and again.
             let missing = answered.iter().filter(|answered| !**answered).count();
             return match missing {
-                0 => Ok(()),
+                0 => Ok(true),
                 _ => Err(format!("its answer lacks {missing} of {} rows", answered.len())),
             };
         };
+        if !message.metadata.is_empty() {
+            unanswered.is_answered();
+        }
         take(shared, key, request, message, &mut answered)?;
     }
 }
