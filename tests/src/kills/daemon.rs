@@ -194,13 +194,16 @@ pub fn run(victim: Victim, plan: Plan) -> Value {
     let decoders = board.decoders.lock().unwrap();
     let ended = || !decoders.iter().any(|process| is_decoder(*process));
     wait_until("no decoder's process is left", ended);
+    let of_decoders = board.of_decoders.load(Ordering::SeqCst);
+    // Without one it has killed daemons alone.
+    let has_killed = victim == Victim::Daemon || of_decoders > 0;
     json!({
         "mode": if victim == Victim::Daemon { "daemon" } else { "decoders" },
-        "kills": board.kills.load(Ordering::SeqCst), "of_decoders": board.of_decoders.load(Ordering::SeqCst),
+        "kills": board.kills.load(Ordering::SeqCst), "of_decoders": of_decoders,
         "seed": plan.seed, "restarts": restarts,
         "epochs": epoch, "batches": batches, "mismatches": mismatches,
         "seconds_to_next_batch": percentiles(&mut to_next),
         "seconds_to_fresh_batch": percentiles(&mut to_fresh),
-        "left": left, "ok": mismatches == 0 && is_nothing(&left),
+        "left": left, "ok": mismatches == 0 && is_nothing(&left) && has_killed,
     })
 }
