@@ -56,11 +56,16 @@ impl Chunk {
 
     /// Whether `left` rows of a session wait until there are more, if `under_way` rows were taken and are not finished:
     /// those of two batches of `batch_size` rows at least, of which the next one to be complete wakes the engine before
-    /// work threads have used up the other.
-    pub(crate) fn waits_for_more(self, left: usize, under_way: u64, batch_size: u32) -> bool {
+    /// work threads have used up the other; and two rows for each of `threads` work threads.
+    pub(crate) fn waits_for_more(
+        self,
+        left: usize,
+        under_way: u64,
+        (batch_size, threads): (u32, u32),
+    ) -> bool {
         left < self.undivided
             && self.undivided > QUICK_ROWS
-            && under_way >= 2 * u64::from(batch_size)
+            && under_way >= 2 * u64::from(batch_size.max(threads))
     }
 }
 
@@ -97,10 +102,15 @@ mod tests {
     #[test]
     fn few_rows_wait_while_two_batches_are_under_way() {
         let quick = Chunk::after(micros(1), 1);
-        assert!(quick.waits_for_more(32, 64, 32));
-        assert!(!quick.waits_for_more(32, 63, 32), "the work threads may run out of rows");
-        assert!(!quick.waits_for_more(128, 64, 32), "there are enough");
-        assert!(!Chunk::after(micros(100), 1).waits_for_more(8, 64, 32), "the read takes time");
-        assert!(!Chunk::default().waits_for_more(1, 64, 32));
+        assert!(quick.waits_for_more(32, 64, (32, 2)));
+        assert!(!quick.waits_for_more(32, 63, (32, 2)), "the work threads may run out of rows");
+        assert!(!quick.waits_for_more(32, 127, (8, 64)), "of 64 threads some would have none");
+        assert!(quick.waits_for_more(32, 128, (8, 64)));
+        assert!(!quick.waits_for_more(128, 64, (32, 2)), "there are enough");
+        assert!(
+            !Chunk::after(micros(100), 1).waits_for_more(8, 64, (32, 2)),
+            "the read takes time"
+        );
+        assert!(!Chunk::default().waits_for_more(1, 64, (32, 2)));
     }
 }

@@ -312,9 +312,9 @@ impl Supply {
     fn hedge_one(self: &Arc<Self>, asked: &Arc<Asked>, now: Instant, after: Duration) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let length = lock(&asked.rows).len();
-        // A feeder that answers nothing for so long is not waited for, whatever the share of rows that are made twice.
+        // A feeder that answers nothing for so much longer is not waited for, whatever the share of rows that are made twice.
         let waited = now.saturating_duration_since(asked.since);
-        let is_long = self.may_make_here && waited >= after.max(FIRST_OVERDUE);
+        let is_long = self.may_make_here && waited >= after + FIRST_OVERDUE;
         for place in 0..length {
             let hedged = count(&self.counts.hedged) * HEDGED_ONE_IN;
             if !is_long && hedged > count(&self.counts.supplied) + 64 {

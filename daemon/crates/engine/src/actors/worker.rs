@@ -258,7 +258,7 @@ impl Worker {
             HandedOn::Finished { has_failed } => {
                 // Relaxed: a progress indicator.
                 self.shared.rows_finished.fetch_add(1, Ordering::Relaxed);
-                if slot.finish_row(claim.row, has_failed) || self.shared.is_woken_by_rows() {
+                if slot.finish_row(claim.row, has_failed) || session.stream.is_woken_by_rows() {
                     self.shared.wake_engine();
                 }
             }

@@ -169,8 +169,9 @@ impl Engine {
             true => Chunk::default(),
             false => self.fetch_threads[stream].chunk,
         };
+        let threads = self.pool.threads();
         let mut sessions = self.sessions.values();
-        sessions.any(|session| session.stream_number == stream && session.has_reads(chunk))
+        sessions.any(|session| session.stream_number == stream && session.has_reads(chunk, threads))
     }
 
     /// The place and the session number of the session whose next row is fetched first.

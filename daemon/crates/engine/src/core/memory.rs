@@ -3,6 +3,8 @@
 mod defaults;
 mod machine;
 
+use std::net::IpAddr;
+
 use crate::ground::budgets::ByteBudgets;
 use crate::ground::datasets::OpenBlocks;
 use crate::ground::spare_buffers::MAX_KEPT_BYTES;
@@ -121,8 +123,11 @@ pub fn feeder_window(feeders: usize) -> u64 {
 #[must_use]
 pub fn most_feeders(feeders: &FeedersConfig) -> usize {
     let spread = feeders.spread as usize;
-    let is_name =
-        |address: &String| !address.chars().all(|one| "0123456789.:[]abcdef".contains(one));
+    let is_name = |address: &String| {
+        let host = address.rsplit_once(':').map_or("", |(host, _)| host);
+        let is_address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        !is_address(address) && !is_address(host)
+    };
     let is_open = feeders.file.is_some() || feeders.addresses.iter().any(is_name);
     if is_open { spread } else { spread.min(feeders.addresses.len()) }
 }

@@ -555,14 +555,15 @@ impl Session {
         self.batches.admissions_left()
     }
 
-    /// Whether there are rows to fetch that do not wait for further ones.
-    pub(crate) fn has_reads(&self, chunk: Chunk) -> bool {
+    /// Whether there are rows to fetch that do not wait for further ones, beside so many work threads.
+    pub(crate) fn has_reads(&self, chunk: Chunk, threads: u32) -> bool {
         let left = self.batches.admissions_left();
         let under_way = || self.batches.rows_under_way(&self.work);
         // A substitute in the oldest batch is waited for: no batch is published before it.
         let oldest = self.batches.open.front().map(|batch| batch.order);
         let is_of_oldest = || self.batches.next_order() == oldest;
-        left > 0 && (is_of_oldest() || !chunk.waits_for_more(left, under_way(), self.shape.size))
+        let enough = (self.shape.size, threads);
+        left > 0 && (is_of_oldest() || !chunk.waits_for_more(left, under_way(), enough))
     }
 
     /// Queues a row again to be fetched from the start.

@@ -53,7 +53,7 @@ impl Engine {
             let local = engine.streams[stream].config.feeders.local;
             let shared = Arc::clone(&engine.pool.shared);
             // Lanes that wait for rows to be finished here are to get the next ones at once.
-            shared.wake_by_rows();
+            engine.streams[stream].wake_by_rows();
             let may_make_here = local != LocalWork::Never;
             let supply = Arc::new(Supply::new(supplier, may_make_here, check_one_in, shared));
             engine.supplies[stream] = Some(Arc::clone(&supply));

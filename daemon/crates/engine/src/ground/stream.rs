@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ pub struct Stream {
     pub(crate) batch_figures: StageMetrics,
     /// Metrics of each batch operation that is a user's function; a task is a batch.
     pub(crate) function_figures: Vec<StageMetrics>,
+    /// See [`wake_by_rows`](Self::wake_by_rows).
+    wakes_by_rows: AtomicBool,
     /// The outages of its storage.
     pub(crate) outages: Arc<Outages>,
     pub(crate) dataset_fingerprint: [u8; 32],
@@ -123,6 +126,17 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// Has the engine thread woken by each row that a work thread finishes, from now on: fetch lanes wait for them.
+    pub(crate) fn wake_by_rows(&self) {
+        // Relaxed, here and below: at worst a row is noticed at the next tick.
+        self.wakes_by_rows.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a finished row wakes the engine thread in any case.
+    pub(crate) fn is_woken_by_rows(&self) -> bool {
+        self.wakes_by_rows.load(Ordering::Relaxed)
+    }
+
     /// Opens the dataset and compiles the operations. Blocks. `threads`: the threads of an `auto` stage; `clock`:
     /// measures the times of its rows.
     ///
@@ -279,6 +293,7 @@ impl Stream {
             fetch: StageMetrics::default(),
             batch_figures: StageMetrics::default(),
             function_figures,
+            wakes_by_rows: AtomicBool::new(false),
             outages,
             dataset_fingerprint,
             config_fingerprint,

@@ -220,7 +220,7 @@ fn silent_supplier_is_given_up_when_its_rows_are_overdue() {
         // Its oldest rows are waited for, as long as the clock stands.
         assert_eq!(engine.borrow().report().sessions[0].batches_published, 0);
         for _ in 0..2 * SAMPLES / 8 {
-            engine.borrow().clock.advance(Duration::from_secs(3));
+            engine.borrow().clock.advance(Duration::from_secs(5));
             let batch = client.next().await;
             client.check(&batch);
             client.give_back(&batch);

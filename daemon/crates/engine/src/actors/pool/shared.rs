@@ -35,8 +35,6 @@ pub(crate) struct Shared {
     started: Instant,
     /// Rows finished so far; clients use it to detect progress.
     pub rows_finished: AtomicU64,
-    /// Whether the engine thread is woken by each finished row: fetch lanes then wait for it.
-    has_suppliers: AtomicBool,
     /// Rows whose reads failed, for the engine thread.
     put_off: Mutex<Vec<PutOff>>,
     pub recorder: Arc<Recorder>,
@@ -87,7 +85,6 @@ impl Shared {
             started: clock.now(),
             clock,
             rows_finished: AtomicU64::new(0),
-            has_suppliers: AtomicBool::new(false),
             put_off: Mutex::default(),
             recorder: Arc::default(),
             waker,
@@ -208,17 +205,6 @@ impl Shared {
     /// Maximal number of threads of each group.
     pub(crate) fn group_sizes(&self) -> [usize; GROUPS] {
         self.groups.each_ref().map(|group| group.threads.len())
-    }
-
-    /// Has the engine thread woken by each row that a work thread finishes, from now on.
-    pub(crate) fn wake_by_rows(&self) {
-        // Relaxed, here and below: at worst a row is noticed at the next tick.
-        self.has_suppliers.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a finished row wakes the engine thread in any case.
-    pub(crate) fn is_woken_by_rows(&self) -> bool {
-        self.has_suppliers.load(Ordering::Relaxed)
     }
 
     /// Passes a row whose read failed to the engine thread.
