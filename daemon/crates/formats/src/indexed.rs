@@ -332,7 +332,8 @@ impl<F: Format> Opening<'_, F> {
     fn dataset(&self, index: F::Index) -> Result<Indexed<F>, DatasetError> {
         let format = F::of_index(&index, self).ok_or_else(|| DatasetError::BrokenFile {
             path: self.request.place.path.clone(),
-            reason: "its fields cannot be read back; remove the index".to_owned(),
+            reason: "its fields cannot be read back, or keys of the format have changed since it was made; remove the index"
+                .to_owned(),
         })?;
         let mut dataset = Indexed { index, fields: Vec::new(), format, lists: None };
         let first = SampleId(0);

@@ -33,6 +33,7 @@ use forebay_index::folder::select::Listed;
 use forebay_index::row_index::{RowDraft, RowIndex, append_name};
 use forebay_index::saved_index::{SavedIndex, now_seconds, open_file, tell_missing};
 use forebay_index::shard_paths::find_named;
+use forebay_storage::Storage;
 use forebay_storage::location::{FileId, Location, SampleBytes};
 use forebay_storage::version::FileStamp;
 
@@ -194,6 +195,30 @@ pub(super) fn is_picture(name: &[u8]) -> bool {
     extension.is_some_and(|extension| {
         crate::fields::IMAGES.iter().any(|image| image.as_bytes() == extension)
     })
+}
+
+/// The folder of a path.
+pub(super) fn folder_of(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
+}
+
+/// Names of classes as part of a digest: none differ from a list without any.
+pub(super) fn text_of_names(names: Option<&[String]>) -> String {
+    match names {
+        Some([]) => "[]".to_owned(),
+        names => names.map_or(String::new(), |names| names.join("\u{1}")),
+    }
+}
+
+/// Two pictures that one file of labels would belong to.
+fn twice(storage: &dyn Storage, [one, other]: [&[u8]; 2]) -> DatasetError {
+    DatasetError::BrokenFile {
+        path: storage.full_path(one),
+        reason: format!(
+            "{} has the same name apart from its ending, and there is one file of labels for both: move one of them away",
+            String::from_utf8_lossy(other)
+        ),
+    }
 }
 
 /// A path without its extension.
@@ -408,9 +433,11 @@ fn make<K: LabelKind>(
         places.entry(class.as_str()).or_insert(place);
     }
     let mut empty = 0;
+    let mut beyond = Vec::new();
     for (pair, (objects, [picture, stamp])) in plan.samples.iter().zip(rows) {
         if request.config.limit.is_some_and(|limit| draft.samples() >= limit) {
-            break;
+            beyond.push((pair, stamp));
+            continue;
         }
         if let Some(path) = pair.measured(&plan) {
             draft.begin(path, picture);
@@ -431,6 +458,12 @@ fn make<K: LabelKind>(
     }
     if let Some(listed) = listed {
         listed.finish(NAME_FORM)?;
+    }
+    // Classes by name come from the files beyond the limit as well.
+    if plan.classes.is_none() {
+        for (pair, stamp) in beyond {
+            draft.begin(pair.name(), stamp);
+        }
     }
     if draft.samples() == 0 {
         return Err(request.no_samples(match &request.ids {

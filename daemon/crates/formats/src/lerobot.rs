@@ -36,6 +36,7 @@ use forebay_dataset::error::DatasetError;
 use forebay_dataset::{ArrayValue, Defect, Field, FieldKind, FieldValue, FileColumn, VisitColumns};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::{SavedIndex, is_unchanged};
+use forebay_index::stored_file::StoredFile;
 use forebay_storage::Storage;
 use forebay_storage::location::{ByteRange, FileId, Location, SampleBytes, Unit};
 use forebay_video::Cut;
@@ -224,8 +225,20 @@ impl Format for LeRobot {
 
     fn is_complete(index: &RobotIndex, opening: &Opening<'_, Self>) -> Result<bool, DatasetError> {
         let read_at = index.file().scan_started_seconds();
-        for (file, stamp) in index.other_files() {
-            if !is_unchanged(opening.storage, index, file, stamp, read_at)? {
+        let is_there =
+            |path| Ok::<_, DatasetError>(StoredFile::if_there(opening.storage, path)?.is_some());
+        // A dataset may lack these, and have them at another time.
+        let mut absent = vec![episodes::TASKS[0], episodes::TASKS[1], scan::STATISTICS];
+        for (file, path, stamp) in index.other_files() {
+            let listed = absent.len();
+            absent.retain(|absent| *absent != path);
+            let is_gone = absent.len() < listed && !is_there(path)?;
+            if is_gone || !is_unchanged(opening.storage, index, file, stamp, read_at)? {
+                return Ok(false);
+            }
+        }
+        for path in absent {
+            if is_there(path)? {
                 return Ok(false);
             }
         }
@@ -241,6 +254,9 @@ impl Format for LeRobot {
 
     fn of_index(index: &RobotIndex, opening: &Opening<'_, Self>) -> Option<Self> {
         let rules: Rules = serde_json::from_str(index.rules()).ok()?;
+        if rules.keys != opening.keys.text() {
+            return None;
+        }
         let fields = Self::plan_of(&rules, &opening.keys).ok()?;
         let tolerance = opening.keys.keys.picture_tolerance(rules.fps);
         let clock = Clock { fps: rules.fps, tolerance };

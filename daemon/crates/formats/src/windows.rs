@@ -286,7 +286,11 @@ impl<S: RowFormat> Format for Windows<S> {
     }
 
     fn of_index(index: &WindowIndex, opening: &Opening<'_, Self>) -> Option<Self> {
-        let Rules { columns, counts, .. } = Self::rules(index)?;
+        let Rules { columns, counts, keys } = Self::rules(index)?;
+        // The episodes are cut by them.
+        if keys != opening.keys.text() {
+            return None;
+        }
         let plan = Self::plan(opening, &columns).ok()?;
         let direct_read = direct_read::<S>(&plan, &columns, opening.keys.windows.pad);
         let unpacked_bytes = unpacked_bytes::<S>(&plan, &columns);
@@ -453,6 +457,17 @@ fn runs<S: RowFormat>(
     let by = &columns[place];
     let row_bytes = by.row_bytes().unwrap_or(1);
     let limit = opening.request.config.limits.sample_bytes;
+    // Chunks that are absent have a size as well: nothing else bounds a row.
+    if row_bytes > limit / 2 {
+        return Err(DatasetError::ArrayFile {
+            path: opening.request.config.path.clone(),
+            reason: format!(
+                "dataset.windows.by is `{}`, whose rows have {row_bytes} bytes, and at most half of limits.sample_bytes, \
+                 {limit}, is read; name a column of one value a row",
+                by.name
+            ),
+        });
+    }
     // Half of the limit: the ends of the rows may be in chunks that have more.
     let mut step = (PIECE_BYTES.min(limit / 2) / row_bytes).max(1);
     while step > 1 && S::places(by, step) > PIECE_PLACES {

@@ -92,7 +92,7 @@ pub fn open_folder(
     }
     let keys = FolderKeys::of(config)?;
     let selection = read_selection(config, &keys, options)?;
-    let identity = digest_identity(&root, format);
+    let identity = digest_identity(config, &root, format);
     let options_digest = digest_options(&selection, &keys, format);
     refuse_index_inside(config.index.as_deref(), &root)?;
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options_digest);
@@ -149,7 +149,7 @@ pub fn has_saved_index(
     };
     let Ok(keys) = FolderKeys::of(config) else { return false };
     let Ok(selection) = read_selection(config, &keys, options) else { return false };
-    let identity = digest_identity(&root, format);
+    let identity = digest_identity(config, &root, format);
     let digest = digest_options(&selection, &keys, format);
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &digest);
     let load = || load_at(&place, &identity, &digest, format);
@@ -189,7 +189,7 @@ fn open_previous(
         return Ok(None);
     };
     let [identity, options] = index.file().keys();
-    if identity != digest_identity(root, format) {
+    if identity != digest_identity(config, root, format) {
         return Err(DatasetError::KeptIndex { path: root.to_owned() });
     }
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
@@ -245,13 +245,28 @@ pub fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), Data
     }
 }
 
-/// Identifies the dataset: the format and the root.
-fn digest_identity(root: &Path, format: FolderFormat) -> [u8; 32] {
+/// Identifies the dataset: the format, the root and its server.
+fn digest_identity(config: &DatasetConfig, root: &Path, format: FolderFormat) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(format.name.as_bytes());
     hasher.update(b"\0");
     hasher.update(root.as_os_str().as_bytes());
-    *hasher.finalize().as_bytes()
+    with_server(*hasher.finalize().as_bytes(), config)
+}
+
+/// The identity of a dataset at the server that `storage.endpoint` names: other servers have other data under one URL.
+#[must_use]
+pub fn with_server(identity: [u8; 32], config: &DatasetConfig) -> [u8; 32] {
+    let mut keys = config.storage.entries().iter();
+    let endpoint = keys.find(|(key, _)| key == "endpoint");
+    match endpoint.and_then(|(_, located)| located.value.as_text()) {
+        Some(endpoint) if config.is_remote() => *blake3::Hasher::new()
+            .update(&identity)
+            .update(endpoint.as_bytes())
+            .finalize()
+            .as_bytes(),
+        _ => identity,
+    }
 }
 
 /// Everything else that determines the contents of the index.

@@ -11,7 +11,7 @@ use forebay_storage::version::FileStamp;
 use crate::changes;
 use crate::folder::cache::{CLOCK_TICK_SECONDS, IndexPlace, Loaded, Saved};
 use crate::folder::select::ListFile;
-use crate::folder::{read_revision_of, refuse_index_inside, with_revision_of};
+use crate::folder::{read_revision_of, refuse_index_inside, with_revision_of, with_server};
 use crate::index_file::{IndexFile, LayoutFault};
 use crate::stored_file::StoredFile;
 use forebay_dataset::IndexBytes;
@@ -132,6 +132,7 @@ impl<'a> Request<'a> {
             root.as_os_str().as_encoded_bytes(),
             pattern.unwrap_or("").as_bytes(),
         ]);
+        let identity = with_server(identity, config);
         let limit = config.limit.map_or(String::new(), |limit| limit.to_string());
         let ids_bytes = ids.as_ref().map(ListFile::bytes);
         let digest = digest([

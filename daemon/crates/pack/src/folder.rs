@@ -78,6 +78,11 @@ impl Place {
             if exists(&path) || !is_ours() {
                 return Err(PackError::Exists(target.to_owned()));
             }
+            // A run that is still removing it holds the lock.
+            let file = File::open(&begun).map_err(PackError::write(&begun))?;
+            if let Err(TryLockError::WouldBlock) = file.try_lock() {
+                return Err(PackError::InUse(path));
+            }
             remove(&own)?;
             return Ok(Self::Whole);
         }

@@ -215,6 +215,30 @@ fn voc_objects_are_read_from_its_folders_and_from_files_beside_pictures() {
 }
 
 #[test]
+fn classes_of_files_beyond_a_limit_are_noticed() {
+    let object = |name: &str| {
+        format!(
+            "<annotation><object><name>{name}</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>\
+             </object></annotation>"
+        )
+    };
+    let made = Made::new(&[
+        ("a.png", b"x"),
+        ("a.xml", object("bee").as_bytes()),
+        ("b.png", b"x"),
+        ("b.xml", object("cat").as_bytes()),
+    ]);
+    let mut config = config_for("voc", &made.path(""));
+    config.index = Some(made.0.path().join("index"));
+    config.limit = Some(1);
+    let classes = || open(&config, OpenOptions::default()).unwrap().dataset.classes().to_vec();
+    assert_eq!(classes(), ["bee", "cat"]);
+    assert_eq!(names(&open(&config, OpenOptions::default()).unwrap()), ["a.xml:1"]);
+    write_aged(&made.path("b.xml"), object("ant").as_bytes());
+    assert_eq!(classes(), ["ant", "bee"]);
+}
+
+#[test]
 fn broken_labels_are_reported_with_their_file_and_line() {
     for (text, reason) in [
         ("<annotation>\n<object>\n</annotation>", "a.xml:3: it is not well-formed XML"),
@@ -274,6 +298,17 @@ fn broken_labels_are_reported_with_their_file_and_line() {
         let message = made.refusal("yolo", "");
         assert!(message.contains(reason), "{reason}: {message}");
     }
+    let labels = ("labels/a.txt", &b"0 0.5 0.5 1 1"[..]);
+    let made = Made::new(&[("images/a.png", b"x"), ("images/a.jpg", b"x"), labels]);
+    let message = made.refusal("yolo", "");
+    assert!(message.contains("a.png") && message.contains("one file of labels"), "{message}");
+    let made = Made::new(&[("a.png", b"x"), ("a.jpg", b"x"), ("a.xml", b"<annotation/>")]);
+    let message = made.refusal("voc", "");
+    assert!(message.contains("a.png") && message.contains("one file of labels"), "{message}");
+    // Folders of other sets are not those of the one that is asked for.
+    let made = Made::new(&[("images/train/a.png", &picture(9, 9, 0)), ("images/b.png", b"x")]);
+    let message = made.refusal("yolo", "dataset.image_set = \"val\"\n");
+    assert!(message.contains("no pictures in images/val or val/images"), "{message}");
     let made = Made::new(&[("images/a.png", b"no picture")]);
     assert!(made.refusal("yolo", "").contains("its size in pixels cannot be read"));
     let made = Made::new(&[("JPEGImages/a.jpg", b"x"), ("Annotations/b.xml", b"<annotation/>")]);

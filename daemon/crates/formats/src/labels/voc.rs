@@ -14,6 +14,7 @@ use quick_xml::events::Event;
 
 use super::{
     Label, LabelKind, Labels, MAX_LABEL_BYTES, MaskSource, Objects, Pair, Plan, is_picture, stem,
+    text_of_names, twice,
 };
 use crate::indexed::Opening;
 use crate::manifest::coco::Masks;
@@ -56,7 +57,7 @@ impl LabelKind for Voc {
 
     fn digested(keys: &VocKeys) -> String {
         let VocKeys { image_set, class_names, masks } = keys;
-        let classes = class_names.as_ref().map_or(String::new(), |classes| classes.join("\u{1}"));
+        let classes = text_of_names(class_names.as_deref());
         let (set, masks) = (image_set.as_deref().unwrap_or(""), masks.map_or("", Masks::word));
         format!("{set}\0{classes}\0{masks}")
     }
@@ -75,7 +76,10 @@ impl LabelKind for Voc {
                 true => path.strip_prefix(b"JPEGImages/"),
                 false => Some(path.as_slice()),
             };
-            pictures.extend(own.map(|own| (stem(own), path)));
+            let Some(own) = own else { continue };
+            if let Some(other) = pictures.insert(stem(own), path) {
+                return Err(twice(opening.storage, [path, other]));
+            }
         }
         let below = |path: &[u8]| match is_standard {
             true => path.strip_prefix(b"Annotations/").map(<[u8]>::to_vec),

@@ -4,13 +4,16 @@
 //! A line has a class, then the middle, width and height of a box, or the corners of a polygon, as parts of the
 //! picture's sides. Pictures' headers are read for the index, which has boxes in pixels.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use forebay_keys::keys;
 
 use super::yaml::Yaml;
-use super::{Label, LabelKind, Labels, MaskSource, Objects, Pair, Plan, is_picture, stem};
+use super::{
+    Label, LabelKind, Labels, MaskSource, Objects, Pair, Plan, folder_of, is_picture, stem,
+    text_of_names, twice,
+};
 use crate::indexed::Opening;
 use crate::manifest::coco::Masks;
 use forebay_dataset::error::DatasetError;
@@ -60,7 +63,7 @@ impl LabelKind for Yolo {
 
     fn digested(keys: &YoloKeys) -> String {
         let YoloKeys { image_set, class_names, masks } = keys;
-        let classes = class_names.as_ref().map_or(String::new(), |classes| classes.join("\u{1}"));
+        let classes = text_of_names(class_names.as_deref());
         format!("{image_set}\0{classes}\0{}", masks.map_or("", Masks::word))
     }
 
@@ -89,14 +92,20 @@ impl LabelKind for Yolo {
                 (names, pictures_of(opening, file, folders, found, &mut plan)?)
             }
             None => {
-                let folders =
-                    [format!("images/{set}"), format!("{set}/images"), "images".to_owned()];
+                let folders = [format!("images/{set}"), format!("{set}/images")];
                 let of = |folder: &String| in_folder(found, folder.as_bytes());
                 let pictures = folders.iter().map(of).find(|pictures| !pictures.is_empty());
-                (None, pictures.ok_or_else(|| {
+                // Folders below it may be other sets.
+                let undivided = || {
+                    let all = in_folder(found, b"images");
+                    let is_direct = |path: &Vec<u8>| folder_of(path) == b"images";
+                    (!all.is_empty() && all.iter().all(is_direct)).then_some(all)
+                };
+                (None, pictures.or_else(undivided).ok_or_else(|| {
                     opening.request.no_samples(format!(
-                        "it has no {DATA}, and no pictures in {}; name the pictures' folder by dataset.image_set",
-                        folders.join(", ")
+                        "it has no {DATA}, no pictures in {}, and not all of images in that folder itself; name the \
+                         pictures' folder by dataset.image_set",
+                        folders.join(" or ")
                     ))
                 })?)
             }
@@ -107,14 +116,18 @@ impl LabelKind for Yolo {
         plan.classes = Some(names.unwrap_or_default());
         let labels: HashSet<&[u8]> =
             found.iter().filter(|path| Self::is_label(path)).map(Vec::as_slice).collect();
-        plan.samples = pictures
-            .into_iter()
-            .map(|picture| {
-                let own = label_path(&picture);
-                let labels = labels.contains(own.as_slice()).then_some(own);
-                Pair { picture, labels, mask: None }
-            })
-            .collect();
+        let mut pictures_of_labels = HashMap::new();
+        for picture in pictures {
+            let own = label_path(&picture);
+            let labels = labels.contains(own.as_slice()).then_some(own);
+            if let Some(own) = &labels
+                && let Some(other) = pictures_of_labels.insert(own.clone(), picture.clone())
+                && other != picture
+            {
+                return Err(twice(opening.storage, [&picture, &other]));
+            }
+            plan.samples.push(Pair { picture, labels, mask: None });
+        }
         Ok(plan)
     }
 

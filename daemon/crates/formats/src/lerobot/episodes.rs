@@ -17,7 +17,11 @@ use super::rows::{Table, visit_lines};
 /// The most episodes, and the most frames of one.
 const MAX_EPISODES: u64 = 1 << 32;
 /// The most tasks.
+/// The files of tasks, of both layouts.
+pub(super) const TASKS: [&[u8]; 2] = [b"meta/tasks.jsonl", b"meta/tasks.parquet"];
 const MAX_TASKS: u64 = 1 << 24;
+/// How much larger than the place in the list a task's number may be, beside sixteen times the place.
+const MAX_TASK_GAP: u64 = 1 << 16;
 /// The most text of all tasks, in bytes.
 const MAX_TASKS_BYTES: usize = 256 << 20;
 
@@ -57,7 +61,7 @@ impl Files {
     }
 
     /// Adds a file that was opened.
-    fn add(&mut self, path: &[u8], stamp: FileStamp) {
+    pub(super) fn add(&mut self, path: &[u8], stamp: FileStamp) {
         let place = self.place(path.to_vec());
         self.stamps[place] = stamp;
     }
@@ -238,9 +242,9 @@ pub(super) fn tasks(
     info: &Info,
     files: &mut Files,
 ) -> Result<Option<Vec<String>>, DatasetError> {
-    let path: &[u8] = match info.layout {
-        Layout::Episodes => b"meta/tasks.jsonl",
-        Layout::Shared => b"meta/tasks.parquet",
+    let path = match info.layout {
+        Layout::Episodes => TASKS[0],
+        Layout::Shared => TASKS[1],
     };
     let Some(file) = StoredFile::if_there(storage, path)? else { return Ok(None) };
     files.add(path, file.stamp);
@@ -275,15 +279,20 @@ pub(super) fn tasks(
 struct Tasks {
     texts: Vec<String>,
     bytes: usize,
+    listed: u64,
 }
 
 impl Tasks {
     fn add(&mut self, number: u64, text: &str) -> Result<(), String> {
         self.bytes = self.bytes.saturating_add(text.len());
+        self.listed += 1;
         if number >= MAX_TASKS || self.bytes > MAX_TASKS_BYTES {
             return Err(format!(
                 "task {number}: at most {MAX_TASKS} tasks of {MAX_TASKS_BYTES} bytes are read; {BROKEN}"
             ));
+        }
+        if number > MAX_TASK_GAP + 16 * self.listed {
+            return Err(format!("task {number} is the {}. that it lists; {BROKEN}", self.listed));
         }
         let place = usize::try_from(number).unwrap_or(usize::MAX);
         if place >= self.texts.len() {

@@ -331,11 +331,11 @@ impl RobotIndex {
         file_list::file_count(&self.file).unwrap_or(0) as u64
     }
 
-    /// All files but the first, with their stamps.
-    pub(super) fn other_files(&self) -> impl Iterator<Item = (FileId, FileStamp)> {
+    /// All files but the first, with their paths and stamps.
+    pub(super) fn other_files(&self) -> impl Iterator<Item = (FileId, &[u8], FileStamp)> {
         (1..self.file_count()).map_while(|file| {
-            let (_, stamp) = file_list::file(&self.file, usize::try_from(file).ok()?)?;
-            Some((FileId(file), stamp))
+            let (path, stamp) = file_list::file(&self.file, usize::try_from(file).ok()?)?;
+            Some((FileId(file), path, stamp))
         })
     }
 }

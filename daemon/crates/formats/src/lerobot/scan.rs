@@ -78,7 +78,7 @@ pub(super) fn make(
         values::choose(&Table::new(&file)?, &info.features)?
     };
     left_out.extend(unread);
-    let statistics = statistics(storage)?;
+    let statistics = statistics(storage, &mut files)?;
     let rules = Rules {
         features: features(&info, &cameras, &columns, &statistics),
         tasks,
@@ -158,10 +158,17 @@ fn features(
     info.features.iter().filter_map(known).collect()
 }
 
-/// Mean and deviation of three channels, of each feature that has them, from `meta/stats.json`.
-fn statistics(storage: &dyn Storage) -> Result<BTreeMap<String, Statistics>, DatasetError> {
+/// The file of means and deviations.
+pub(super) const STATISTICS: &[u8] = b"meta/stats.json";
+
+/// Mean and deviation of three channels, of each feature that has them.
+fn statistics(
+    storage: &dyn Storage,
+    files: &mut Files,
+) -> Result<BTreeMap<String, Statistics>, DatasetError> {
     let mut found = BTreeMap::new();
-    let Some(file) = StoredFile::if_there(storage, b"meta/stats.json")? else { return Ok(found) };
+    let Some(file) = StoredFile::if_there(storage, STATISTICS)? else { return Ok(found) };
+    files.add(STATISTICS, file.stamp);
     let all: serde_json::Map<String, Json> =
         serde_json::from_slice(&file.read_whole(MAX_STATISTICS_BYTES)?)
             .map_err(|error| file.fault(format!("it is not JSON as LeRobot writes it: {error}")))?;

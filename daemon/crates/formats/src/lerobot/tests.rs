@@ -374,6 +374,16 @@ fn changed_files_are_noticed_at_the_next_start() {
     assert!(!again.report.reused);
     assert_eq!(read(&again, 15).array("observation.state").1, [15.0, 99.5, 15.25]);
     assert_ne!(again.dataset.fingerprint(), first.dataset.fingerprint());
+    // Statistics are offered by `forebay init`; a file of them may come later.
+    let path = root.join("meta/stats.json");
+    let text = fs::read_to_string(&path).unwrap();
+    write_aged(&path, text.replacen("0.", "1.", 1).as_bytes());
+    assert!(!open().report.reused);
+    fs::remove_file(&path).unwrap();
+    assert!(!open().report.reused);
+    assert!(open().report.reused);
+    write_aged(&path, text.as_bytes());
+    assert!(!open().report.reused);
 }
 
 #[test]
@@ -402,6 +412,12 @@ fn contradictions_and_broken_files_are_named() {
         let reason = refused(&lines.replacen(from, to, 1));
         assert!(reason.contains(expected), "{reason}");
     }
+    let tasks = root.join("meta/tasks.jsonl");
+    let before = fs::read(&tasks).unwrap();
+    write_aged(&tasks, b"{\"task_index\": 16777215, \"task\": \"x\"}");
+    let reason = open_with(&root, "").unwrap_err();
+    assert!(reason.contains("task 16777215 is the 1. that it lists"), "{reason}");
+    write_aged(&tasks, &before);
     let two: String = lines.lines().take(2).map(|line| line.to_owned() + "\n").collect();
     assert!(refused(&two).contains("it says 3 episodes, and meta lists 2"));
     // The rows of another episode.

@@ -515,7 +515,8 @@ fn append_group(value: &Value<'_>, key: &mut Vec<u8>) -> bool {
         }
         Value::Boolean(value) => value.to_string(),
         Value::Integer(value) => value.to_string(),
-        Value::Float(value) => value.to_string(),
+        // −0 equals 0.
+        Value::Float(value) => (value + 0.0).to_string(),
     };
     key.extend_from_slice(text.as_bytes());
     true
@@ -526,6 +527,7 @@ fn groups_are_the_texts_of_values() {
     for (value, expected) in [
         (Value::Integer(-7), "-7"),
         (Value::Float(7.0), "7"),
+        (Value::Float(-0.0), "0"),
         (Value::Float(0.5), "0.5"),
         (Value::Text("7"), "7"),
         (Value::Boolean(true), "true"),

@@ -106,7 +106,14 @@ fn arrays(opening: &Opening<'_, Windows<NpyRows>>) -> Result<Arrays, DatasetErro
         for (place, name) in names.iter().enumerate() {
             if is_named(file, name) {
                 let folder = &file[..file.len() - with_extension(name).len()];
-                found.entry(folder).or_insert_with(|| vec![None; names.len()])[place] = Some(file);
+                let group = found.entry(folder).or_insert_with(|| vec![None; names.len()]);
+                if let Some(other) = group[place].replace(file) {
+                    return Err(refuse(format!(
+                        "{:?} and {:?} are both the array {name:?}; move one of them away",
+                        String::from_utf8_lossy(other),
+                        String::from_utf8_lossy(file)
+                    )));
+                }
             }
         }
     }

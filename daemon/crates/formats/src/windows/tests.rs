@@ -468,6 +468,19 @@ fn bad_chunk_of_by_is_named_and_read_within_the_limit() {
 }
 
 #[test]
+fn long_rows_of_by_are_refused_before_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write_zarr(&folder.path().join("x"), 2, true);
+    // Chunks that do not exist take no room in files.
+    let text = r#"{"zarr_format": 2, "shape": [2, 70368744177664], "chunks": [1, 1048576], "dtype": "|u1",
+        "compressor": null, "fill_value": 0, "order": "C", "filters": null}"#;
+    write_aged(&folder.path().join("id/.zarray"), text.as_bytes());
+    write_aged(&folder.path().join(".zgroup"), br#"{"zarr_format": 2}"#);
+    let message = refused("zarr", folder.path(), "dataset.windows = { length = 1, by = \"id\" }");
+    assert!(message.contains("rows have 70368744177664 bytes"), "{message}");
+}
+
+#[test]
 fn column_of_many_chunks_is_read_in_pieces() {
     let folder = tempfile::tempdir().unwrap();
     write_zarr(&folder.path().join("x"), 3000, true);
@@ -499,6 +512,10 @@ fn extension_is_in_letters_of_either_case() {
             .unwrap();
     assert_eq!(opened.dataset.sample_count(), 2);
     assert_eq!(values(&opened, 1), [rows(2, 4)]);
+    write_rows(&folder.path().join("X.npy"), 0, 4);
+    let message =
+        refused("npy", folder.path(), "dataset.windows = { length = 2, fields = { X = {} } }");
+    assert!(message.contains("\"X.NPY\" and \"X.npy\" are both the array"), "{message}");
 }
 
 #[test]

@@ -266,9 +266,13 @@ impl IndexPlace {
             [] => std::fs::remove_file(path),
             _ => {
                 let text = [&[head_digest(index)][..], warnings].concat().join("\0");
-                let file =
-                    File::options().create(true).truncate(true).write(true).mode(0o600).open(path);
-                file.and_then(|mut file| file.write_all(text.as_bytes()))
+                let temporary = self.beside(&temporary_suffix());
+                let mut options = File::options();
+                let options = options.create(true).truncate(true).write(true).mode(0o600);
+                options
+                    .open(&temporary)
+                    .and_then(|mut file| file.write_all(text.as_bytes()))
+                    .and_then(|()| std::fs::rename(&temporary, path))
             }
         };
     }
