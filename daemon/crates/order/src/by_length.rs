@@ -13,7 +13,7 @@
 //! would otherwise be computed again.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_protocol::cuts::{Cut, MAX_CUT_SAMPLES, MAX_CUTS, Pools};
 use forebay_protocol::ids::Position;
@@ -39,10 +39,37 @@ const FEWEST_COUNTS: usize = 4;
 const PLAN_BYTES_PER_SAMPLE: u64 = 3 * 4;
 /// Lengths, keys, costs and steps while a pool is cut.
 const CUTTING_BYTES_PER_SAMPLE: u64 = 40;
-/// As many pools are cut at once: by the engine, and by threads that count the next epoch.
+/// As many pools are cut at once: one by the thread that counts an epoch, and the others to be planned.
 const CUT_AT_ONCE: u64 = 4;
 /// The steps before a pool, and its rest.
 const COUNT_BYTES_PER_POOL: u64 = 8 + 4 + 4;
+
+/// The pools that are cut to be planned, and who waits to cut one: threads of sessions at different places.
+#[derive(Debug, Default)]
+struct Cutting {
+    pools: Mutex<u64>,
+    ended: Condvar,
+}
+
+/// The turn to cut a pool, until it is dropped.
+struct CutTurn<'a>(&'a Cutting);
+
+impl Cutting {
+    fn turn(&self) -> CutTurn<'_> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let are_many = |pools: &mut u64| *pools >= CUT_AT_ONCE - 1;
+        let waited = self.ended.wait_while(pools, are_many);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        CutTurn(self)
+    }
+}
+
+impl Drop for CutTurn<'_> {
+    fn drop(&mut self) {
+        *self.0.pools.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_one();
+    }
+}
 
 /// The lengths of a dataset's samples, or the numbers of their shapes, and the bounds of a batch.
 #[derive(Debug)]
@@ -61,6 +88,7 @@ pub struct ByLength {
     kept: Mutex<Kept>,
     /// Held while an epoch is counted, so that ranks that begin together count it once.
     counts_one: Mutex<()>,
+    cutting: Cutting,
 }
 
 /// A pool and its plan.
@@ -129,7 +157,8 @@ impl ByLength {
         let mean = sum / (lengths.len() as u64).max(1);
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let (pool, kept, counts_one) = (pool.max(1), Mutex::default(), Mutex::default());
-        Self { lengths, pool, mean, longest, shapes: 0, bounds, kept, counts_one }
+        let cutting = Cutting::default();
+        Self { lengths, pool, mean, longest, shapes: 0, bounds, kept, counts_one, cutting }
     }
 
     /// For samples whose shapes have these numbers: pools of `pool` samples, and batches of `batch_size` samples of one
@@ -248,14 +277,21 @@ impl ByLength {
         if let Some(plan) = self.kept_plan(&key) {
             return Ok(plan);
         }
+        let _turn = self.cutting.turn();
+        // Planned meanwhile.
+        if let Some(plan) = self.kept_plan(&key) {
+            return Ok(plan);
+        }
         let lengths = self.lengths_of(&order(), pools, pool);
         let start = pools.start_of(pool);
         let plan = Arc::new(PoolPlan::new(&lengths, start, chain, (seed, epoch, pool))?);
         let mut kept = self.kept();
-        if kept.plans.len() >= self.kept_plans() {
-            kept.plans.remove(0);
+        if kept.plans.iter().all(|(of, _)| *of != key) {
+            if kept.plans.len() >= self.kept_plans() {
+                kept.plans.remove(0);
+            }
+            kept.plans.push((key, Arc::clone(&plan)));
         }
-        kept.plans.push((key, Arc::clone(&plan)));
         Ok(plan)
     }
 

@@ -389,3 +389,25 @@ fn substitutes_keep_their_batch_within_the_budget() {
         "none is so short"
     );
 }
+
+#[test]
+fn pool_that_many_threads_plan_is_kept_once() {
+    let lengths: Vec<u32> = (0..2000).map(|sample| sample % 90 + 10).collect();
+    let case = Case { lengths, pool: 500, budget: 800, last: Last::Drop };
+    let ranks = case.world(8, 800);
+    let by_length = &ranks[0].by_length.as_ref().unwrap().of;
+    let start = std::sync::Barrier::new(ranks.len());
+    std::thread::scope(|scope| {
+        for schedule in &ranks {
+            scope.spawn(|| {
+                start.wait();
+                for pool in 0..4 {
+                    let plan = schedule.plan_or_error(0, pool).unwrap();
+                    assert!(plan.all_steps() > 0);
+                }
+            });
+        }
+    });
+    assert_eq!(by_length.results_kept().0, 4);
+    assert_eq!(*by_length.cutting.pools.lock().unwrap(), 0, "all turns have ended");
+}

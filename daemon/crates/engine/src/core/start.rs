@@ -76,7 +76,7 @@ impl Engine {
             sessions: BTreeMap::new(),
             ending: Vec::new(),
             next_session: 1,
-            preparation_turns: PreparationTurns::default(),
+            preparation_turns: PreparationTurns::new(Arc::clone(&waker)),
             advances: 0,
             rows_published: Rc::default(),
             units,

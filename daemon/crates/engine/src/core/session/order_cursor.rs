@@ -240,7 +240,7 @@ impl OrderCursor {
 }
 
 /// Wakes the engine when it is dropped, after a panic too.
-struct WakesAtEnd(Arc<Waker>);
+pub(super) struct WakesAtEnd(pub(super) Arc<Waker>);
 
 impl Drop for WakesAtEnd {
     fn drop(&mut self) {

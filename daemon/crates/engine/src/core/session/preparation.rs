@@ -11,7 +11,9 @@ use forebay_protocol::ids::Position;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::Seek;
+use super::order_cursor::WakesAtEnd;
 use crate::ground::stream::Stream;
+use crate::ground::waker::Waker;
 use forebay_order::{OrderError, Schedule};
 
 /// So many preparations run at a time; others wait.
@@ -24,19 +26,22 @@ pub struct Preparation {
     position: Position,
     cuts: Vec<Cut>,
     turns: Arc<Semaphore>,
+    waker: Arc<Waker>,
 }
 
 /// Whose turn it is to prepare.
 #[derive(Debug, Clone)]
-pub(crate) struct PreparationTurns(Arc<Semaphore>);
-
-impl Default for PreparationTurns {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
-    }
+pub(crate) struct PreparationTurns {
+    turns: Arc<Semaphore>,
+    waker: Arc<Waker>,
 }
 
 impl PreparationTurns {
+    /// `waker`: the engine's. A session that runs may need a pool that a preparation plans.
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
+        Self { turns: Arc::new(Semaphore::new(AT_ONCE)), waker }
+    }
+
     /// What an attach needs; `None` if it does not take long.
     pub(crate) fn of_attach(&self, stream: &Stream, request: &Attach) -> Option<Preparation> {
         let shape = stream.batch_shape(request.batch_size).ok()?;
@@ -53,19 +58,21 @@ impl PreparationTurns {
 
     fn of(&self, schedule: &Schedule, position: Position, cuts: &[Cut]) -> Option<Preparation> {
         schedule.pools()?;
-        let (schedule, cuts, turns) = (schedule.clone(), cuts.to_vec(), Arc::clone(&self.0));
-        Some(Preparation { schedule, position, cuts, turns })
+        let (schedule, cuts) = (schedule.clone(), cuts.to_vec());
+        let (turns, waker) = (Arc::clone(&self.turns), Arc::clone(&self.waker));
+        Some(Preparation { schedule, position, cuts, turns, waker })
     }
 }
 
 impl Preparation {
     /// Prepares on a thread, which ends its work also if nobody waits any longer.
     pub async fn run(self) {
-        let Self { schedule, position, cuts, turns } = self;
+        let Self { schedule, position, cuts, turns, waker } = self;
         // The semaphore is never closed.
         let Ok(turn) = turns.acquire_owned().await else { return };
         let (done, is_done) = oneshot::channel();
         let prepare = move || {
+            let _wakes = WakesAtEnd(waker);
             schedule.prepare(position, &cuts);
             drop(turn);
             // The client may have left.
