@@ -201,3 +201,38 @@ fn each_picture_alone_is_that_of_the_whole() {
         }
     }
 }
+
+/// With `intra-refresh`, decoding begins at a picture of which one column of blocks is whole; the pictures after it bring
+/// the others, until all are. Those are as good as the same ones of the whole stream.
+#[test]
+fn pictures_after_a_gradual_refresh_need_no_whole_ones_before() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let video = (
+        "h264-refresh",
+        "-c:v libx264 -x264-params intra-refresh=1:keyint=30:bframes=0 -threads 1",
+        "yuv420p",
+    );
+    let Some(file) = encode(folder.path(), video) else { return say("skipped: no `libx264`") };
+    let data = std::fs::read(&file).unwrap();
+    let table = forebay_video::read(data.as_slice()).unwrap();
+    let stream = table.video().unwrap();
+    let key = stream.packets.iter().rposition(|packet| packet.key).unwrap();
+    assert!(key > 0 && stream.packets.len() > key + 20, "{key} of {}", stream.packets.len());
+    let alone = |number: usize| {
+        let cut = stream.cut(vec![stream.packets[number].pts]).unwrap();
+        let range = |at: u64| usize::try_from(at).unwrap();
+        let clip =
+            stream.clip(&cut, &data[range(cut.ranges[0].start)..range(cut.ranges[0].end)]).unwrap();
+        assert_eq!(clip.packets.len(), number - key + 1);
+        decoded(&library, &clip).map(|(_, planes)| planes)
+    };
+    let whole = clip_of(stream, &data);
+    let (frames, planes) = decoded(&library, &whole).unwrap();
+    for number in [key + 20, key + 25] {
+        let expected = in_order(&frames, &planes, &[stream.packets[number].pts]);
+        assert!(alone(number).unwrap() == expected, "{number}");
+    }
+    // Wanted itself, a picture that is not whole yet is a defect.
+    assert!(alone(key + 2).unwrap_err().to_string().contains("is corrupt"));
+}
