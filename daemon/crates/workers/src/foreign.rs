@@ -25,7 +25,7 @@ use crate::places::{Places, Turn};
 use crate::pool::{Lost, max_losses};
 use crate::spawner::Spawner;
 use crate::spec::WorkerClass;
-use crate::worker::{Failure, Loss, Prepared, Worker};
+use crate::worker::{Failure, Limit, Loss, Prepared, Worker};
 
 /// The bytes of a request before its head: memory, most bytes of the result, data's bytes, kind.
 pub(crate) const REQUEST_WORDS: usize = 4;
@@ -56,7 +56,7 @@ pub struct ForeignSpec {
     pub place: String,
     /// The most processes.
     pub helpers: u32,
-    /// The most time that a request may run.
+    /// The most time that a request may run, even if the helper is stopped. Time for which it waits for a core does not count.
     pub timeout: Duration,
     /// The most private memory of a helper beyond what it has after its start, in bytes.
     pub memory_bytes: u64,
@@ -251,7 +251,7 @@ impl ForeignPool {
         header.extend_from_slice(request.head);
         let prepared = Prepared::write_parts(helper.link(), 0, request.data, &header);
         let prepared = prepared.map_err(|error| helper.unwritten(&error))?;
-        let reply = helper.call(&prepared, self.spec.timeout, is_ending)?;
+        let reply = helper.call(&prepared, Limit::Call(self.spec.timeout), is_ending)?;
         let word = |number: usize| {
             let bytes = reply.get(number * 8..).and_then(|rest| rest.first_chunk());
             bytes.map(|bytes| u64::from_le_bytes(*bytes))
@@ -302,7 +302,7 @@ impl ForeignPool {
             let started = Worker::start(Arc::clone(&self.spawner), false);
             let mut helper = started.map_err(|reason| self.none(&reason))?;
             helper.take_own_cores();
-            match helper.hello(START_LIMIT, is_ending) {
+            match helper.hello(Limit::Call(START_LIMIT), is_ending) {
                 Ok(hello) => {
                     turn.worker = Some(helper);
                     return Ok(hello);
