@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay_decoders::{Defect, Frames, Library, Output, decode};
+use forebay_decoders::{Defect, Frames, Library, Missing, Output, decode};
 use forebay_video::clip::{Clip, Packet};
 use forebay_video::table::{Media, Stream};
 
@@ -53,7 +53,15 @@ fn library() -> Option<Library> {
         say("skipped: no `ffmpeg`");
         return None;
     }
-    Library::open().map_err(|missing| say(&format!("skipped: {missing}"))).ok()
+    match Library::open() {
+        Ok(library) => Some(library),
+        Err(Missing::NotFound) => {
+            say(&format!("skipped: {}", Missing::NotFound));
+            None
+        }
+        // One that is there and not usable is a fault.
+        Err(other) => panic!("{other}"),
+    }
 }
 
 fn encode(folder: &Path, (name, arguments, format): (&str, &str, &str)) -> Option<PathBuf> {

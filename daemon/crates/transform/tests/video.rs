@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forebay_config::{Config, Override};
 use forebay_dataset::{Dataset as _, Defect, FieldKind, FieldValue};
-use forebay_decoders::Library;
+use forebay_decoders::{Library, Missing};
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_transform::{SamplePlan, SampleTask, WorkerScratch};
@@ -41,8 +41,11 @@ fn main() -> ExitCode {
     if Command::new("ffmpeg").arg("-version").output().is_err() {
         return end(0, "skipped: no `ffmpeg`");
     }
-    if let Err(missing) = Library::open() {
-        return end(0, &format!("skipped: {missing}"));
+    match Library::open() {
+        Ok(_) => {}
+        Err(Missing::NotFound) => return end(0, &format!("skipped: {}", Missing::NotFound)),
+        // One that is there and not usable is a fault.
+        Err(other) => panic!("{other}"),
     }
     let tests: [(&str, fn()); 9] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
