@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("spawn-workers") => return forebay_workers::serve_spawner().unwrap(),
         Some("decode-media") => return forebay_transform::serve_decoders(|_| ()).unwrap(),
+        Some("replaced") => return run_replaced(),
         // All pictures of a file, for scripts/prove/video-colours.
         Some("dump") => return dump(),
         // Of test runners.
@@ -47,13 +48,14 @@ fn main() -> ExitCode {
         // One that is there and not usable is a fault.
         Err(other) => panic!("{other}"),
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
         ("one_draw_is_for_all_pictures", one_draw_is_for_all_pictures),
         ("rotated_videos_are_turned", rotated_videos_are_turned),
         ("too_large_a_video_is_refused_before_its_packets", too_large_a_video_is_refused),
         ("codec_without_a_decoder_ends_the_run", codec_without_a_decoder_ends_the_run),
         ("killed_helpers_cost_no_sample", killed_helpers_cost_no_sample),
+        ("helpers_start_from_a_program_whose_file_was_replaced", helpers_of_a_replaced_program),
         ("helper_is_confined_and_has_a_limit_of_memory", helper_is_confined),
         ("broken_packets_are_defects_and_nothing_else", broken_packets_are_defects),
         ("motion_jpeg_needs_no_helper", motion_jpeg_needs_no_helper),
@@ -328,6 +330,31 @@ fn killed_helpers_cost_no_sample() {
     let kills = killer.join().unwrap();
     println!("{kills} kills");
     assert!(kills >= 10);
+}
+
+fn helpers_of_a_replaced_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program).arg("replaced").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// In another process: decodes after its own file was replaced, as by an upgrade.
+fn run_replaced() -> ExitCode {
+    let program = std::env::current_exe().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "another version").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[1]).to_bytes();
+    let planned = Planned::new(1, AS_IT_IS, "");
+    planned.run(&clip, 0).unwrap();
+    // Named after their program, and not after the link to it.
+    let spawners = children(std::process::id());
+    for process in spawners.into_iter().chain(helpers()) {
+        assert_eq!(std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap(), "program\n");
+    }
+    ExitCode::SUCCESS
 }
 
 fn helper_is_confined() {

@@ -70,6 +70,7 @@ mod foreground;
 mod foreign;
 mod helper;
 mod interpreter;
+mod own_program;
 mod places;
 mod pool;
 mod process;
