@@ -258,6 +258,14 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// The bytes that a clip of its own holds.
+pub(crate) fn held_bytes(clip: &Clip<'_>) -> usize {
+    clip.data.len()
+        + clip.configuration.len()
+        + size_of_val(clip.packets.as_slice())
+        + size_of_val(clip.wanted.as_slice())
+}
+
 /// The clip with its own bytes.
 pub(crate) fn owned(clip: Clip<'_>) -> Clip<'static> {
     Clip {

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         // One that is there and not usable is a fault.
         Err(other) => panic!("{other}"),
     }
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 12] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
         ("one_draw_is_for_all_pictures", one_draw_is_for_all_pictures),
         ("rotated_videos_are_turned", rotated_videos_are_turned),
@@ -59,6 +59,8 @@ fn main() -> ExitCode {
         ("helper_is_confined_and_has_a_limit_of_memory", helper_is_confined),
         ("broken_packets_are_defects_and_nothing_else", broken_packets_are_defects),
         ("motion_jpeg_needs_no_helper", motion_jpeg_needs_no_helper),
+        ("clip_between_stages_is_in_the_estimate", clip_between_stages_is_in_the_estimate),
+        ("video_resized_twice_needs_at_most_the_estimate", video_resized_twice_needs_the_estimate),
     ];
     let wanted = std::env::args().nth(1).unwrap_or_default();
     let mut failed = 0;
@@ -474,4 +476,53 @@ fn motion_jpeg_needs_no_helper() {
     let row = planned.run(&with_wanted(&clip, &[0, 7]).to_bytes(), 0).unwrap();
     assert!(row[..PICTURE_BYTES] != row[PICTURE_BYTES..]);
     assert_eq!(planned.dataset.fields().len(), 1);
+}
+
+fn clip_between_stages_is_in_the_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[0, 3]);
+    let bytes = clip.to_bytes();
+    let text = format!(
+        "[[stage]]\nname = \"wait\"\noperations = [{{ op = \"delay\", milliseconds = 0.1 }}]\n\
+         [[stage]]\nname = \"decode\"\noperations = [{{ op = \"decode-video\" }}, {AS_IT_IS}]\n"
+    );
+    let dataset = dataset(2);
+    let plan = SamplePlan::compile(&config(&text), &dataset).unwrap();
+    let needs = plan.needs((SampleId(0), 0), bytes.as_slice().into(), &dataset);
+    let key = DrawKey { seed: 3, epoch: 0, sample: 0 };
+    let fetched = bytes.len();
+    let mut task = SampleTask::new(SampleId(0), key, bytes);
+    let mut row = OneRow(vec![0; 2 * PICTURE_BYTES]);
+    plan.run(0, &mut task, &dataset, &mut row, &mut WorkerScratch::default()).unwrap();
+    let held = (task.held_bytes() - fetched) as u64;
+    assert!(held > clip.data.len() as u64 && held <= needs.carried_bytes, "{held}, {needs:?}");
+}
+
+/// A line of this process's status, in bytes.
+fn status_bytes(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// The second resampling needs the pixels of the first one, of all pictures.
+fn video_resized_twice_needs_the_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers: Vec<usize> = (0..10).collect();
+    let clip = with_wanted(&h264(folder.path()), &numbers).to_bytes();
+    let second = "{ op = \"resize\", size = [32, 48] }";
+    for (name, first) in [
+        ("resized", "{ op = \"resize\", size = [1200, 1600] }"),
+        ("surrounded by zeros", "{ op = \"center-crop\", size = [1200, 1600] }"),
+    ] {
+        let planned = Planned::new(10, &format!("{first}, {second}"), "");
+        let needs = planned.plan.needs((SampleId(0), 0), clip.as_slice().into(), &planned.dataset);
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        let before = status_bytes("VmRSS");
+        planned.run(&clip, 0).unwrap();
+        let most = status_bytes("VmHWM").saturating_sub(before);
+        let figures = format!("{name}: {most} of {}", needs.scratch_bytes);
+        println!("{figures}");
+        assert!(most > 40 << 20 && most <= needs.scratch_bytes + (2 << 20), "{figures}");
+    }
 }
