@@ -18,7 +18,6 @@ use forebay_decoders::{MAX_VIDEO_PIXELS, most_working_bytes};
 use forebay_media::size::Size;
 use forebay_order::Draws;
 use forebay_video::clip::Clip;
-use forebay_video::codec::Rotation;
 use forebay_workers::{ForeignPool, ForeignSpec, WorkerClass};
 
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
@@ -280,27 +279,4 @@ pub(crate) fn owned(clip: Clip<'_>) -> Clip<'static> {
         wanted: clip.wanted,
         data: Cow::Owned(clip.data.into_owned()),
     }
-}
-
-/// Pixels of three bytes, turned clockwise, and their size.
-pub(crate) fn turned(pixels: &[u8], size: Size, rotation: Rotation) -> (Vec<u8>, Size) {
-    let (width, height) = (size.width as usize, size.height as usize);
-    let turned = match rotation.swaps_sides() {
-        true => Size { width: size.height, height: size.width },
-        false => size,
-    };
-    let mut out = Vec::with_capacity(pixels.len());
-    for y in 0..turned.height as usize {
-        for x in 0..turned.width as usize {
-            let (from_x, from_y) = match rotation {
-                Rotation::None => (x, y),
-                Rotation::Quarter => (y, height - 1 - x),
-                Rotation::Half => (width - 1 - x, height - 1 - y),
-                Rotation::ThreeQuarters => (width - 1 - y, x),
-            };
-            let at = (from_y * width + from_x) * 3;
-            out.extend_from_slice(&pixels[at..at + 3]);
-        }
-    }
-    (out, turned)
 }
