@@ -11,6 +11,7 @@ use forebay_dataset::Defect;
 use forebay_media::decode::{Decoders, ImageHeader, decoding_bytes};
 use forebay_media::size::Size;
 use forebay_video::clip::Clip;
+use forebay_video::codec::Codec;
 
 /// Memory that a work thread keeps in all its buffers from sample to sample; memory beyond it is freed.
 pub const KEPT_BYTES: usize = 8 << 20;
@@ -77,6 +78,8 @@ struct ClipSize {
     pictures: u64,
     /// The bytes of the planes of the distinct ones.
     planes_bytes: u64,
+    /// What a helper process that decodes it shares with this one: the packets, and the planes until they are copied.
+    shared_bytes: u64,
     /// What it holds between two stages.
     held_bytes: u64,
 }
@@ -148,17 +151,24 @@ impl<'a> Reckoning<'a> {
         let planes_bytes = crate::video::frame_bytes(clip).saturating_mul(distinct.len() as u64);
         let pictures = clip.wanted.len() as u64;
         let held_bytes = crate::video::held_bytes(clip) as u64;
+        let shared_bytes = match clip.codec {
+            // Decoded here.
+            Codec::Mjpeg => 0,
+            _ => planes_bytes.saturating_add(clip.data.len() as u64),
+        };
         let size = Size { width, height };
-        self.clips[field] = Some(ClipSize { size, pictures, planes_bytes, held_bytes });
+        self.clips[field] =
+            Some(ClipSize { size, pictures, planes_bytes, shared_bytes, held_bytes });
     }
 
     /// Adds the planes of a video, and the colours of one picture at a time.
     pub(crate) fn decode_video(&mut self, field: usize) {
         let Some(clip) = self.clips.get_mut(field).and_then(Option::take) else { return };
-        let ClipSize { size, pictures, planes_bytes, .. } = clip;
+        let ClipSize { size, pictures, planes_bytes, shared_bytes, .. } = clip;
         let image = ImageNow { pictures, ..ImageNow::of(size, 3) };
-        self.scratch_bytes =
-            self.scratch_bytes.saturating_add(planes_bytes).saturating_add(2 * image.bytes(size));
+        self.scratch_bytes = [planes_bytes, shared_bytes, 2 * image.bytes(size)]
+            .into_iter()
+            .fold(self.scratch_bytes, u64::saturating_add);
         self.images[field] = Some(image);
     }
 

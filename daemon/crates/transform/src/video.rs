@@ -18,7 +18,7 @@ use forebay_decoders::{MAX_VIDEO_PIXELS, most_working_bytes};
 use forebay_media::size::Size;
 use forebay_order::Draws;
 use forebay_video::clip::Clip;
-use forebay_workers::{ForeignPool, ForeignSpec, WorkerClass};
+use forebay_workers::{ForeignPool, ForeignSpec, MAX_KEPT_BYTES, WorkerClass};
 
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
@@ -93,10 +93,11 @@ pub struct HelperPlan {
 }
 
 impl HelperPlan {
-    /// The private memory of all processes together, in bytes.
+    /// The memory of all processes together, in bytes: private, and what each keeps of the memory that it shares with the
+    /// daemon. What a large sample takes of the latter counts as that sample's own.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_mul(self.helpers.into())
+        self.memory_bytes.saturating_add(MAX_KEPT_BYTES).saturating_mul(self.helpers.into())
     }
 }
 

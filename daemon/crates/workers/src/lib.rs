@@ -79,7 +79,7 @@ mod spawner;
 mod spec;
 mod worker;
 
-pub use arena::Arena;
+pub use arena::{Arena, MAX_KEPT_BYTES};
 pub use bundle::BundleSize;
 pub use call::{CallBuffer, Number, RowSeed};
 pub use figures::{CallFigures, FunctionTime, HotSpot};
