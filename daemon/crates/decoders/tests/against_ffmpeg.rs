@@ -244,3 +244,53 @@ fn pictures_after_a_gradual_refresh_need_no_whole_ones_before() {
     // Wanted itself, a picture that is not whole yet is a defect.
     assert!(alone(key + 2).unwrap_err().to_string().contains("is corrupt"));
 }
+
+/// Damage in an open group: decoding that begins there, where errors are not fatal to a packet, and decoding that comes from
+/// the group before it find the same picture, or a defect. A few changed bits name other pictures of the group before.
+#[test]
+fn damage_is_judged_alike_wherever_decoding_begins() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let video =
+        ("h264-open", "-c:v libx264 -preset fast -bf 2 -g 12 -x264-params open-gop=1", "yuv420p");
+    let Some(file) = encode(folder.path(), video) else { return say("skipped: no `libx264`") };
+    let data = std::fs::read(&file).unwrap();
+    let table = forebay_video::read(data.as_slice()).unwrap();
+    let stream = table.video().unwrap();
+    let keys: Vec<usize> = (0..stream.packets.len()).filter(|at| stream.packets[*at].key).collect();
+    let (first, key, end) = (keys[0], keys[1], keys[2]);
+    let wanted = stream.packets[end - 1].pts;
+    let picture_from = |from: usize, data: &[u8]| {
+        let mut clip = clip_of(stream, data);
+        clip.packets.drain(..from);
+        clip.packets.truncate(end - from);
+        clip.packets[0].restarts = true;
+        let begin = clip.packets[0].pts;
+        clip.packets.retain(|packet| packet.pts >= begin);
+        let clip = Clip { wanted: vec![wanted], ..clip };
+        decoded(&library, &clip).map(|(_, planes)| planes)
+    };
+    assert!(picture_from(first, &data).unwrap() == picture_from(key, &data).unwrap());
+    // Those that both decode.
+    let begin = stream.packets[key].pts;
+    let packets: Vec<_> =
+        stream.packets[key..end].iter().filter(|packet| packet.pts >= begin).collect();
+    let mut state = 5_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let (mut same, mut refused, mut unlike) = (0, 0, Vec::new());
+    for number in 0..1000 {
+        let packet = packets[next(packets.len())];
+        let at = usize::try_from(packet.offset).unwrap() + next(packet.size as usize);
+        let mut broken = data.clone();
+        broken[at] ^= 1 << next(8);
+        match (picture_from(first, &broken), picture_from(key, &broken)) {
+            (Ok(far), Ok(near)) if far == near => same += 1,
+            (Err(_), Err(_)) => refused += 1,
+            (far, near) => unlike.push((number, far.err(), near.err())),
+        }
+    }
+    assert!(same > 300 && refused > 300 && unlike.len() <= 10, "{same}, {refused}, {unlike:?}");
+}
