@@ -1,8 +1,9 @@
 //! Decodes a clip: which packets are sent, which pictures are wanted, and what is a defect.
 //!
 //! Every packet of the clip is sent in its order. A picture is delivered once, when its time is wanted. A packet that the
-//! decoder refuses, a picture that it flags as corrupt or concealed, and a wanted picture that does not come are defects
-//! of the sample; pictures shown before the packet at which decoding began are not, since they may lack references.
+//! decoder refuses, a picture whose pixels it has made up, and a wanted picture that lacks references or does not come
+//! are defects of the sample. A picture that is only decoded on the way may lack references: a stream that is refreshed
+//! bit by bit begins with such pictures. So may pictures shown before the packet at which decoding began.
 
 use std::collections::BTreeSet;
 
@@ -231,14 +232,18 @@ impl Delivery<'_, '_> {
     fn take(&mut self, picture: &Picture<'_>) -> Result<(), Defect> {
         let clip = self.clip;
         let seconds = || clip.time_base.seconds(picture.pts);
-        if picture.is_corrupt && picture.pts >= self.begin {
+        let is_wanted = self.left.remove(&picture.pts);
+        // Made-up pixels go on into the pictures that refer to them. Those that come before the stream is whole do not,
+        // if its encoder refreshes it bit by bit: the decoder says of each picture whether it is whole.
+        let is_corrupt = picture.is_made_up || is_wanted && picture.lacks_references;
+        if is_corrupt && picture.pts >= self.begin {
             let name = clip.codec.name();
             return Err(Defect::new(format!(
                 "{name}: the picture at {:.6} s is corrupt",
                 seconds()
             )));
         }
-        if !self.left.remove(&picture.pts) {
+        if !is_wanted {
             return Ok(());
         }
         let (width, height) = picture.size;

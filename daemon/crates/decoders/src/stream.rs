@@ -297,10 +297,11 @@ impl<'l> Decoder<'l> {
         };
         // SAFETY: an i64 of the frame, as in `number`.
         let pts = unsafe { self.frame.as_ptr().cast::<u8>().add(frame::PTS).cast::<i64>().read() };
-        let errors = self.number(layout.errors);
-        let is_corrupt = self.number(layout.flags) & CORRUPT != 0 || errors != 0;
-        let picture =
-            Picture { decoder: self, size: (width, height), format, colors, pts, is_corrupt };
+        let lacks_references = self.number(layout.flags) & CORRUPT != 0;
+        let is_made_up = self.number(layout.errors) != 0;
+        let size = (width, height);
+        let decoder = self;
+        let picture = Picture { decoder, size, format, colors, pts, lacks_references, is_made_up };
         for plane in 0..format.planes() {
             let (width, _) = format.plane_size(plane, picture.size);
             let (start, pitch) = picture.plane(plane);
@@ -346,8 +347,10 @@ pub(crate) struct Picture<'d> {
     pub(crate) colors: Colors,
     /// `i64::MIN`: none.
     pub(crate) pts: i64,
-    /// Whether the decoder says that pixels are missing or made up.
-    pub(crate) is_corrupt: bool,
+    /// Whether the decoder says that pictures before it, which were not decoded, may be needed for some of its pixels.
+    pub(crate) lacks_references: bool,
+    /// Whether the decoder says that it has made up pixels for damaged ones.
+    pub(crate) is_made_up: bool,
 }
 
 const _: () = assert!(NO_PTS == i64::MIN);

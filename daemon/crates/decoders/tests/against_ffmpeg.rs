@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay_decoders::{Defect, Frames, Library, Output, decode};
+use forebay_decoders::{Defect, Frames, Library, Missing, Output, decode};
 use forebay_video::clip::{Clip, Packet};
 use forebay_video::table::{Media, Stream};
 
@@ -53,7 +53,15 @@ fn library() -> Option<Library> {
         say("skipped: no `ffmpeg`");
         return None;
     }
-    Library::open().map_err(|missing| say(&format!("skipped: {missing}"))).ok()
+    match Library::open() {
+        Ok(library) => Some(library),
+        Err(Missing::NotFound) => {
+            say(&format!("skipped: {}", Missing::NotFound));
+            None
+        }
+        // One that is there and not usable is a fault.
+        Err(other) => panic!("{other}"),
+    }
 }
 
 fn encode(folder: &Path, (name, arguments, format): (&str, &str, &str)) -> Option<PathBuf> {
@@ -200,4 +208,89 @@ fn each_picture_alone_is_that_of_the_whole() {
             }
         }
     }
+}
+
+/// With `intra-refresh`, decoding begins at a picture of which one column of blocks is whole; the pictures after it bring
+/// the others, until all are. Those are as good as the same ones of the whole stream.
+#[test]
+fn pictures_after_a_gradual_refresh_need_no_whole_ones_before() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let video = (
+        "h264-refresh",
+        "-c:v libx264 -x264-params intra-refresh=1:keyint=30:bframes=0 -threads 1",
+        "yuv420p",
+    );
+    let Some(file) = encode(folder.path(), video) else { return say("skipped: no `libx264`") };
+    let data = std::fs::read(&file).unwrap();
+    let table = forebay_video::read(data.as_slice()).unwrap();
+    let stream = table.video().unwrap();
+    let key = stream.packets.iter().rposition(|packet| packet.key).unwrap();
+    assert!(key > 0 && stream.packets.len() > key + 20, "{key} of {}", stream.packets.len());
+    let alone = |number: usize| {
+        let cut = stream.cut(vec![stream.packets[number].pts]).unwrap();
+        let range = |at: u64| usize::try_from(at).unwrap();
+        let clip =
+            stream.clip(&cut, &data[range(cut.ranges[0].start)..range(cut.ranges[0].end)]).unwrap();
+        assert_eq!(clip.packets.len(), number - key + 1);
+        decoded(&library, &clip).map(|(_, planes)| planes)
+    };
+    let whole = clip_of(stream, &data);
+    let (frames, planes) = decoded(&library, &whole).unwrap();
+    for number in [key + 20, key + 25] {
+        let expected = in_order(&frames, &planes, &[stream.packets[number].pts]);
+        assert!(alone(number).unwrap() == expected, "{number}");
+    }
+    // Wanted itself, a picture that is not whole yet is a defect.
+    assert!(alone(key + 2).unwrap_err().to_string().contains("is corrupt"));
+}
+
+/// Damage in an open group: decoding that begins there, where errors are not fatal to a packet, and decoding that comes from
+/// the group before it find the same picture, or a defect. A few changed bits name other pictures of the group before.
+#[test]
+fn damage_is_judged_alike_wherever_decoding_begins() {
+    let Some(library) = library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let video =
+        ("h264-open", "-c:v libx264 -preset fast -bf 2 -g 12 -x264-params open-gop=1", "yuv420p");
+    let Some(file) = encode(folder.path(), video) else { return say("skipped: no `libx264`") };
+    let data = std::fs::read(&file).unwrap();
+    let table = forebay_video::read(data.as_slice()).unwrap();
+    let stream = table.video().unwrap();
+    let keys: Vec<usize> = (0..stream.packets.len()).filter(|at| stream.packets[*at].key).collect();
+    let (first, key, end) = (keys[0], keys[1], keys[2]);
+    let wanted = stream.packets[end - 1].pts;
+    let picture_from = |from: usize, data: &[u8]| {
+        let mut clip = clip_of(stream, data);
+        clip.packets.drain(..from);
+        clip.packets.truncate(end - from);
+        clip.packets[0].restarts = true;
+        let begin = clip.packets[0].pts;
+        clip.packets.retain(|packet| packet.pts >= begin);
+        let clip = Clip { wanted: vec![wanted], ..clip };
+        decoded(&library, &clip).map(|(_, planes)| planes)
+    };
+    assert!(picture_from(first, &data).unwrap() == picture_from(key, &data).unwrap());
+    // Those that both decode.
+    let begin = stream.packets[key].pts;
+    let packets: Vec<_> =
+        stream.packets[key..end].iter().filter(|packet| packet.pts >= begin).collect();
+    let mut state = 5_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let (mut same, mut refused, mut unlike) = (0, 0, Vec::new());
+    for number in 0..1000 {
+        let packet = packets[next(packets.len())];
+        let at = usize::try_from(packet.offset).unwrap() + next(packet.size as usize);
+        let mut broken = data.clone();
+        broken[at] ^= 1 << next(8);
+        match (picture_from(first, &broken), picture_from(key, &broken)) {
+            (Ok(far), Ok(near)) if far == near => same += 1,
+            (Err(_), Err(_)) => refused += 1,
+            (far, near) => unlike.push((number, far.err(), near.err())),
+        }
+    }
+    assert!(same > 300 && refused > 300 && unlike.len() <= 10, "{same}, {refused}, {unlike:?}");
 }

@@ -6,6 +6,7 @@
 //! FFmpeg's conversions, which torchcodec and PyAV use.
 
 mod colours;
+mod turns;
 
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ use forebay_decoders::{Colors, Frame};
 use forebay_video::codec::{Color, Rotation};
 
 use self::colours::{RowConverter, Rows};
+pub use self::turns::turned;
+use self::turns::{turned_size, write_turned_row};
 use crate::size::{Rectangle, Size};
 
 /// Bytes of a pixel of the result.
@@ -51,11 +54,7 @@ impl VideoFrame {
     #[must_use]
     pub const fn size(&self) -> Size {
         let Frame { width, height, .. } = self.frame;
-        if self.rotation.swaps_sides() {
-            Size { width: height, height: width }
-        } else {
-            Size { width, height }
-        }
+        turned_size(Size { width, height }, self.rotation)
     }
 
     /// The bytes of its planes.
@@ -82,16 +81,7 @@ impl VideoFrame {
         let mut row = vec![0; row_bytes];
         for y in 0..source.height as usize {
             self.convert(source.top as usize + y, source.left as usize, &mut row);
-            for (x, pixel) in row.chunks_exact(PIXEL_BYTES).enumerate() {
-                let (to_x, to_y) = match self.rotation {
-                    Rotation::None => (x, y),
-                    Rotation::Quarter => (width - 1 - y, x),
-                    Rotation::Half => (width - 1 - x, height - 1 - y),
-                    Rotation::ThreeQuarters => (y, height - 1 - x),
-                };
-                let at = (to_y * width + to_x) * PIXEL_BYTES;
-                out[at..at + PIXEL_BYTES].copy_from_slice(pixel);
-            }
+            write_turned_row(&row, y, self.rotation, part.size(), out);
         }
     }
 
@@ -183,6 +173,12 @@ mod tests {
         };
         assert_eq!(whole(Rotation::None), (0..15).collect::<Vec<u8>>());
         assert_eq!(whole(Rotation::Half), (0..15).rev().collect::<Vec<u8>>());
+        let pixels: Vec<u8> = (0..15).flat_map(|level| [level; 3]).collect();
+        for rotation in (0..4).map(Rotation::of_quarters) {
+            let (turned, size) = turned(&pixels, Size { width: 5, height: 3 }, rotation);
+            assert_eq!(size, counting(rotation).size());
+            assert!(turned.iter().step_by(3).copied().eq(whole(rotation)), "{rotation:?}");
+        }
         let quarter = [10, 5, 0, 11, 6, 1, 12, 7, 2, 13, 8, 3, 14, 9, 4];
         assert_eq!(whole(Rotation::Quarter), quarter);
         assert_eq!(

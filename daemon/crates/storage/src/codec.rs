@@ -7,6 +7,7 @@ use std::io::{self, BufRead, Read};
 
 use zstd::bulk::Decompressor;
 use zstd::stream::read::Decoder as ZstdReader;
+use zstd::zstd_safe::WriteBuf;
 
 /// The logarithm of the window that a zstd frame may require beyond its length: enough for the usual levels.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
@@ -144,8 +145,9 @@ impl Codec {
                 take(decoder, (whole, wanted), buffer)
             }
             Self::Zstd if wanted == whole => {
-                buffer.resize(whole, 0);
-                unpack_zstd(packed, buffer)
+                // Written to without being zeroed first.
+                buffer.reserve_exact(whole);
+                unpack_zstd(packed, whole, buffer)
             }
             Self::Zstd => zstd_reader(packed, MAX_ZSTD_WINDOW.max(whole as u64))
                 .is_ok_and(|decoder| take(decoder, (whole, wanted), buffer)),
@@ -156,7 +158,7 @@ impl Codec {
     pub fn unpack_into(self, packed: &[u8], into: &mut [u8]) -> bool {
         match self {
             Self::Lz4 => lz4_flex::block::decompress_into(packed, into).ok() == Some(into.len()),
-            Self::Zstd => unpack_zstd(packed, into),
+            Self::Zstd => unpack_zstd(packed, into.len(), into),
             Self::Snappy | Self::Gzip | Self::Brotli => {
                 let mut buffer = Vec::new();
                 let is_good = self.unpack(packed, (into.len(), into.len()), &mut buffer);
@@ -197,8 +199,8 @@ fn zstd_reader<'p, P: BufRead + 'p>(packed: P, most: u64) -> io::Result<ZstdRead
     Ok(reader)
 }
 
-/// Fills a buffer with what frames unpack to. False: the length or the contents differ.
-fn unpack_zstd(packed: &[u8], into: &mut [u8]) -> bool {
+/// Fills a buffer with the `whole` bytes that frames unpack to. False: the length or the contents differ.
+fn unpack_zstd(packed: &[u8], whole: usize, into: &mut (impl WriteBuf + ?Sized)) -> bool {
     thread_local! {
         /// 160 kB that would be allocated for each value.
         static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
@@ -211,7 +213,7 @@ fn unpack_zstd(packed: &[u8], into: &mut [u8]) -> bool {
                 Err(_) => return false,
             },
         };
-        decompressor.decompress_to_buffer(packed, into).is_ok_and(|bytes| bytes == into.len())
+        decompressor.decompress_to_buffer(packed, into).is_ok_and(|bytes| bytes == whole)
     })
 }
 

@@ -375,7 +375,7 @@ impl CarriedField {
             Self::File(bytes) | Self::Bytes(bytes) | Self::Planned(_, bytes) => bytes.held_bytes(),
             Self::Buffer(array) => array.bytes.len(),
             Self::Image(image) => image.held_bytes(),
-            Self::Clip(clip) => clip.data.len(),
+            Self::Clip(clip) => crate::video::held_bytes(clip),
             Self::Video(pictures) => pictures.iter().map(PendingImage::held_bytes).sum(),
         }
     }

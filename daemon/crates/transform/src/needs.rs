@@ -11,6 +11,7 @@ use forebay_dataset::Defect;
 use forebay_media::decode::{Decoders, ImageHeader, decoding_bytes};
 use forebay_media::size::Size;
 use forebay_video::clip::Clip;
+use forebay_video::codec::Codec;
 
 /// Memory that a work thread keeps in all its buffers from sample to sample; memory beyond it is freed.
 pub const KEPT_BYTES: usize = 8 << 20;
@@ -65,6 +66,8 @@ struct ImageNow {
     channels: u8,
     /// The pictures of a video; 1 for an image.
     pictures: u64,
+    /// Whether operations may be pending that a resampling executes first, for all pictures.
+    is_pending: bool,
 }
 
 /// A video that is not decoded.
@@ -75,9 +78,22 @@ struct ClipSize {
     pictures: u64,
     /// The bytes of the planes of the distinct ones.
     planes_bytes: u64,
+    /// What a helper process that decodes it shares with this one: the packets, and the planes until they are copied.
+    shared_bytes: u64,
+    /// What it holds between two stages.
+    held_bytes: u64,
 }
 
 impl ImageNow {
+    const fn of(size: Size, channels: u8) -> Self {
+        Self { size, channels, pictures: 1, is_pending: false }
+    }
+
+    /// The bytes of all pictures.
+    fn all_bytes(self) -> u64 {
+        self.bytes(self.size).saturating_mul(self.pictures)
+    }
+
     /// The bytes of one picture of this size.
     fn bytes(self, size: Size) -> u64 {
         u64::from(size.width) * u64::from(size.height) * u64::from(self.channels)
@@ -122,7 +138,7 @@ impl<'a> Reckoning<'a> {
         let Some(file) = self.files.get(field).copied().flatten() else { return };
         let Ok(header) = header(&mut Decoders::default(), file) else { return };
         self.scratch_bytes += decoding_bytes(file, &header, channels);
-        self.images[field] = Some(ImageNow { size: header.size(), channels, pictures: 1 });
+        self.images[field] = Some(ImageNow::of(header.size(), channels));
     }
 
     /// Sets the video of a field.
@@ -134,23 +150,41 @@ impl<'a> Reckoning<'a> {
         let distinct: BTreeSet<i64> = clip.wanted.iter().copied().collect();
         let planes_bytes = crate::video::frame_bytes(clip).saturating_mul(distinct.len() as u64);
         let pictures = clip.wanted.len() as u64;
-        self.clips[field] = Some(ClipSize { size: Size { width, height }, pictures, planes_bytes });
+        let held_bytes = crate::video::held_bytes(clip) as u64;
+        let shared_bytes = match clip.codec {
+            // Decoded here.
+            Codec::Mjpeg => 0,
+            _ => planes_bytes.saturating_add(clip.data.len() as u64),
+        };
+        let size = Size { width, height };
+        self.clips[field] =
+            Some(ClipSize { size, pictures, planes_bytes, shared_bytes, held_bytes });
     }
 
     /// Adds the planes of a video, and the colours of one picture at a time.
     pub(crate) fn decode_video(&mut self, field: usize) {
         let Some(clip) = self.clips.get_mut(field).and_then(Option::take) else { return };
-        let ClipSize { size, pictures, planes_bytes } = clip;
-        let image = ImageNow { size, channels: 3, pictures };
-        self.scratch_bytes =
-            self.scratch_bytes.saturating_add(planes_bytes).saturating_add(2 * image.bytes(size));
+        let ClipSize { size, pictures, planes_bytes, shared_bytes, .. } = clip;
+        let image = ImageNow { pictures, ..ImageNow::of(size, 3) };
+        self.scratch_bytes = [planes_bytes, shared_bytes, 2 * image.bytes(size)]
+            .into_iter()
+            .fold(self.scratch_bytes, u64::saturating_add);
         self.images[field] = Some(image);
     }
 
     /// Changes the size of an image without computing new pixels.
     pub(crate) fn crop(&mut self, field: usize, size: Size) {
         if let Some(Some(image)) = self.images.get_mut(field) {
+            // Zeros around it.
+            image.is_pending |= size.width > image.size.width || size.height > image.size.height;
             image.size = size;
+        }
+    }
+
+    /// Mirrors an image without computing new pixels. A resampling that picks single pixels executes it first.
+    pub(crate) fn mirror(&mut self, field: usize) {
+        if let Some(Some(image)) = self.images.get_mut(field) {
+            image.is_pending |= image.pictures > 1;
         }
     }
 
@@ -165,7 +199,7 @@ impl<'a> Reckoning<'a> {
         let floats = if how == Remade::Floats { 6 * of(image.size) } else { 0 };
         self.remade_bytes = self.remade_bytes.max(of(image.size) + 2 * of(after) + floats);
         let of_others = (image.pictures - 1).saturating_mul(of(after));
-        (image.size, image.channels) = (after, channels);
+        (image.size, image.channels, image.is_pending) = (after, channels, false);
         self.scratch_bytes = self.scratch_bytes.saturating_add(of_others);
     }
 
@@ -177,8 +211,10 @@ impl<'a> Reckoning<'a> {
         // is multiplied by it first.
         let between = image.bytes(Size { width: after.width, height: image.size.height });
         let multiplied = if matches!(image.channels, 4 | 8) { image.bytes(image.size) } else { 0 };
-        self.scratch_bytes += between + multiplied + 2 * image.bytes(after);
-        image.size = after;
+        let executed = if image.is_pending { image.all_bytes() } else { 0 };
+        let own = between + multiplied + 2 * image.bytes(after);
+        self.scratch_bytes = self.scratch_bytes.saturating_add(own).saturating_add(executed);
+        (image.size, image.is_pending) = (after, true);
     }
 
     /// Makes a field a view of another field's image.
@@ -198,11 +234,14 @@ impl<'a> Reckoning<'a> {
         self.scratch_bytes = self.scratch_bytes.saturating_add(self.held_bytes(field));
     }
 
-    /// Bytes of a field's current image, or of the result returned for it; 0: it is within the sample's bytes.
+    /// Bytes of a field's current image, of the result returned for it, or of its video that is not decoded; 0: it is
+    /// within the sample's bytes.
     pub(crate) fn held_bytes(&self, field: usize) -> u64 {
         let image = self.images.get(field).copied().flatten();
-        let image = image.map(|image| image.bytes(image.size).saturating_mul(image.pictures));
-        image.or(self.returned.get(field).copied().flatten()).unwrap_or(0)
+        let image = image.map(ImageNow::all_bytes);
+        let returned = self.returned.get(field).copied().flatten();
+        let clip = self.clips.get(field).copied().flatten().map(|clip| clip.held_bytes);
+        image.or(returned).or(clip).unwrap_or(0)
     }
 
     /// Whether a function has returned the field.
@@ -213,6 +252,7 @@ impl<'a> Reckoning<'a> {
     /// Removes a field that a function takes.
     pub(crate) fn take(&mut self, field: usize) {
         (self.files[field], self.images[field], self.returned[field]) = (None, None, None);
+        self.clips[field] = None;
     }
 
     /// Adds a field of `bytes` bytes that a function returns.
@@ -222,7 +262,7 @@ impl<'a> Reckoning<'a> {
 
     /// Adds an image that a function returns.
     pub(crate) fn give_image(&mut self, field: usize, size: Size, channels: u8) {
-        self.images[field] = Some(ImageNow { size, channels, pictures: 1 });
+        self.images[field] = Some(ImageNow::of(size, channels));
         self.returned[field] = Some(0);
     }
 }

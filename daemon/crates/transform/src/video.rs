@@ -18,8 +18,7 @@ use forebay_decoders::{MAX_VIDEO_PIXELS, most_working_bytes};
 use forebay_media::size::Size;
 use forebay_order::Draws;
 use forebay_video::clip::Clip;
-use forebay_video::codec::Rotation;
-use forebay_workers::{ForeignPool, ForeignSpec, WorkerClass};
+use forebay_workers::{ForeignPool, ForeignSpec, MAX_KEPT_BYTES, WorkerClass};
 
 use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
@@ -94,10 +93,11 @@ pub struct HelperPlan {
 }
 
 impl HelperPlan {
-    /// The private memory of all processes together, in bytes.
+    /// The memory of all processes together, in bytes: private, and what each keeps of the memory that it shares with the
+    /// daemon. What a large sample takes of the latter counts as that sample's own.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_mul(self.helpers.into())
+        self.memory_bytes.saturating_add(MAX_KEPT_BYTES).saturating_mul(self.helpers.into())
     }
 }
 
@@ -258,6 +258,14 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// The bytes that a clip of its own holds.
+pub(crate) fn held_bytes(clip: &Clip<'_>) -> usize {
+    clip.data.len()
+        + clip.configuration.len()
+        + size_of_val(clip.packets.as_slice())
+        + size_of_val(clip.wanted.as_slice())
+}
+
 /// The clip with its own bytes.
 pub(crate) fn owned(clip: Clip<'_>) -> Clip<'static> {
     Clip {
@@ -272,27 +280,4 @@ pub(crate) fn owned(clip: Clip<'_>) -> Clip<'static> {
         wanted: clip.wanted,
         data: Cow::Owned(clip.data.into_owned()),
     }
-}
-
-/// Pixels of three bytes, turned clockwise, and their size.
-pub(crate) fn turned(pixels: &[u8], size: Size, rotation: Rotation) -> (Vec<u8>, Size) {
-    let (width, height) = (size.width as usize, size.height as usize);
-    let turned = match rotation.swaps_sides() {
-        true => Size { width: size.height, height: size.width },
-        false => size,
-    };
-    let mut out = Vec::with_capacity(pixels.len());
-    for y in 0..turned.height as usize {
-        for x in 0..turned.width as usize {
-            let (from_x, from_y) = match rotation {
-                Rotation::None => (x, y),
-                Rotation::Quarter => (y, height - 1 - x),
-                Rotation::Half => (width - 1 - x, height - 1 - y),
-                Rotation::ThreeQuarters => (width - 1 - y, x),
-            };
-            let at = (from_y * width + from_x) * 3;
-            out.extend_from_slice(&pixels[at..at + 3]);
-        }
-    }
-    (out, turned)
 }

@@ -312,6 +312,30 @@ fn audio_needs_at_most_the_estimate_from_its_header() {
     }
 }
 
+/// The sound is there beside its spectrogram, here a quarter as large, and not twice.
+#[test]
+fn spectrogram_needs_at_most_the_estimate() {
+    let _alone = alone();
+    let mut file = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x03\0\x01\0".to_vec();
+    for number in [44_100, 176_400, 32 << 16 | 4] {
+        file.extend(u32::to_le_bytes(number));
+    }
+    file.extend(b"data");
+    file.extend(40_000_000_u32.to_le_bytes());
+    file.resize(file.len() + 40_000_000, 1);
+    let sound = [("sound", FieldKind::Sound { row_shape: Vec::new() })];
+    let dataset = InMemory::new(sound, |_, _, file| {
+        let form = SoundForm { channels: None, rate: Some(48_000), span: None };
+        FieldValue::Sound(Sound { file, form })
+    });
+    let text = "stage = [{ name = \"a\", operations = [{ op = \"spectrogram\", hop_length = 800 }] }]\n[output]\n\
+                sound = { ragged = true, max_bytes = \"20MiB\" }\n";
+    let (most, reckoned, kept) = taken_of(&dataset, &file, text);
+    let figures = format!("{most} of {reckoned}");
+    assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 3 * most, "{figures}");
+    assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+}
+
 /// Their buffers are larger than the picture: copies, and elements in single precision.
 #[test]
 fn augmented_picture_needs_at_most_the_estimate() {

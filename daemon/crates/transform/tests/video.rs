@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forebay_config::{Config, Override};
 use forebay_dataset::{Dataset as _, Defect, FieldKind, FieldValue};
-use forebay_decoders::Library;
+use forebay_decoders::{Library, Missing};
 use forebay_order::DrawKey;
 use forebay_protocol::ids::SampleId;
 use forebay_transform::{SamplePlan, SampleTask, WorkerScratch};
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("spawn-workers") => return forebay_workers::serve_spawner().unwrap(),
         Some("decode-media") => return forebay_transform::serve_decoders(|_| ()).unwrap(),
+        Some("replaced") => return run_replaced(),
         // All pictures of a file, for scripts/prove/video-colours.
         Some("dump") => return dump(),
         // Of test runners.
@@ -41,19 +42,26 @@ fn main() -> ExitCode {
     if Command::new("ffmpeg").arg("-version").output().is_err() {
         return end(0, "skipped: no `ffmpeg`");
     }
-    if let Err(missing) = Library::open() {
-        return end(0, &format!("skipped: {missing}"));
+    match Library::open() {
+        Ok(_) => {}
+        Err(Missing::NotFound) => return end(0, &format!("skipped: {}", Missing::NotFound)),
+        // One that is there and not usable is a fault.
+        Err(other) => panic!("{other}"),
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 13] = [
         ("pictures_are_in_the_order_of_their_times", pictures_are_in_the_order_of_their_times),
         ("one_draw_is_for_all_pictures", one_draw_is_for_all_pictures),
         ("rotated_videos_are_turned", rotated_videos_are_turned),
         ("too_large_a_video_is_refused_before_its_packets", too_large_a_video_is_refused),
         ("codec_without_a_decoder_ends_the_run", codec_without_a_decoder_ends_the_run),
         ("killed_helpers_cost_no_sample", killed_helpers_cost_no_sample),
+        ("helpers_start_from_a_program_whose_file_was_replaced", helpers_of_a_replaced_program),
         ("helper_is_confined_and_has_a_limit_of_memory", helper_is_confined),
         ("broken_packets_are_defects_and_nothing_else", broken_packets_are_defects),
         ("motion_jpeg_needs_no_helper", motion_jpeg_needs_no_helper),
+        ("clip_between_stages_is_in_the_estimate", clip_between_stages_is_in_the_estimate),
+        ("planes_need_at_most_the_estimate", planes_need_at_most_the_estimate),
+        ("video_resized_twice_needs_at_most_the_estimate", video_resized_twice_needs_the_estimate),
     ];
     let wanted = std::env::args().nth(1).unwrap_or_default();
     let mut failed = 0;
@@ -327,6 +335,31 @@ fn killed_helpers_cost_no_sample() {
     assert!(kills >= 10);
 }
 
+fn helpers_of_a_replaced_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program).arg("replaced").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// In another process: decodes after its own file was replaced, as by an upgrade.
+fn run_replaced() -> ExitCode {
+    let program = std::env::current_exe().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "another version").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[1]).to_bytes();
+    let planned = Planned::new(1, AS_IT_IS, "");
+    planned.run(&clip, 0).unwrap();
+    // Named after their program, and not after the link to it.
+    let spawners = children(std::process::id());
+    for process in spawners.into_iter().chain(helpers()) {
+        assert_eq!(std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap(), "program\n");
+    }
+    ExitCode::SUCCESS
+}
+
 fn helper_is_confined() {
     let folder = tempfile::tempdir().unwrap();
     let clip = with_wanted(&h264(folder.path()), &[1]).to_bytes();
@@ -444,4 +477,68 @@ fn motion_jpeg_needs_no_helper() {
     let row = planned.run(&with_wanted(&clip, &[0, 7]).to_bytes(), 0).unwrap();
     assert!(row[..PICTURE_BYTES] != row[PICTURE_BYTES..]);
     assert_eq!(planned.dataset.fields().len(), 1);
+}
+
+fn clip_between_stages_is_in_the_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let clip = with_wanted(&h264(folder.path()), &[0, 3]);
+    let bytes = clip.to_bytes();
+    let text = format!(
+        "[[stage]]\nname = \"wait\"\noperations = [{{ op = \"delay\", milliseconds = 0.1 }}]\n\
+         [[stage]]\nname = \"decode\"\noperations = [{{ op = \"decode-video\" }}, {AS_IT_IS}]\n"
+    );
+    let dataset = dataset(2);
+    let plan = SamplePlan::compile(&config(&text), &dataset).unwrap();
+    let needs = plan.needs((SampleId(0), 0), bytes.as_slice().into(), &dataset);
+    let key = DrawKey { seed: 3, epoch: 0, sample: 0 };
+    let fetched = bytes.len();
+    let mut task = SampleTask::new(SampleId(0), key, bytes);
+    let mut row = OneRow(vec![0; 2 * PICTURE_BYTES]);
+    plan.run(0, &mut task, &dataset, &mut row, &mut WorkerScratch::default()).unwrap();
+    let held = (task.held_bytes() - fetched) as u64;
+    assert!(held > clip.data.len() as u64 && held <= needs.carried_bytes, "{held}, {needs:?}");
+}
+
+/// A line of this process's status, in bytes.
+fn status_bytes(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// The memory that a sample takes is within its estimate, and not little.
+fn check_needs(name: &str, planned: &Planned, clip: &[u8]) {
+    let needs = planned.plan.needs((SampleId(0), 0), clip.into(), &planned.dataset);
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status_bytes("VmRSS");
+    planned.run(clip, 0).unwrap();
+    let most = status_bytes("VmHWM").saturating_sub(before);
+    let figures = format!("{name}: {most} of {}", needs.scratch_bytes);
+    println!("{figures}");
+    assert!(most > 40 << 20 && most <= needs.scratch_bytes + (2 << 20), "{figures}");
+}
+
+/// They are in the memory that is shared with the helper until they are copied.
+fn planes_need_at_most_the_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = "-vf scale=960:640 -c:v libx264 -pix_fmt yuv444p10le";
+    let clip = clip_of(&encode(folder.path(), "deep.mp4", arguments));
+    let numbers: Vec<usize> = (0..10).collect();
+    let clip = with_wanted(&clip, &numbers).to_bytes();
+    check_needs("planes", &Planned::new(10, AS_IT_IS, ""), &clip);
+}
+
+/// The second resampling needs the pixels of the first one, of all pictures.
+fn video_resized_twice_needs_the_estimate() {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers: Vec<usize> = (0..10).collect();
+    let clip = with_wanted(&h264(folder.path()), &numbers).to_bytes();
+    let second = "{ op = \"resize\", size = [32, 48] }";
+    for (name, first) in [
+        ("resized", "{ op = \"resize\", size = [1200, 1600] }"),
+        ("surrounded by zeros", "{ op = \"center-crop\", size = [1200, 1600] }"),
+    ] {
+        let planned = Planned::new(10, &format!("{first}, {second}"), "");
+        check_needs(name, &planned, &clip);
+    }
 }

@@ -10,6 +10,7 @@ mod codec_boxes;
 mod description;
 mod edits;
 mod fragments;
+mod left;
 mod movie;
 mod samples;
 #[cfg(test)]
@@ -57,7 +58,7 @@ pub fn read<R: ReadAt>(source: R) -> Result<Table, Failure<R::Error>> {
         let Some(place) = next_box(&mut file, at, movie.is_some())? else { break };
         match &place.kind {
             b"moov" if movie.is_none() => {
-                movie = Some(Movie::read(whole(&mut file, &place)?)?);
+                movie = Some(Movie::read(whole(&mut file, &place)?, length_bytes)?);
                 if movie.as_ref().is_some_and(|movie| !movie.is_fragmented()) {
                     break;
                 }

@@ -10,7 +10,7 @@ pub const MAX_STREAMS: u32 = 64;
 /// The most packets of all streams of a table.
 pub const MAX_PACKETS: u32 = 1 << 22;
 /// How often the bytes of a file may be packets of a stream.
-const MOST_REPEATED: u64 = 4;
+pub(crate) const MOST_REPEATED: u64 = 4;
 
 /// The streams of a file that are pictures or sound with a known codec, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -21,6 +21,8 @@ const SIDE_ALIGNMENT: u64 = 1 << 16;
 const MAX_WINDOW_BYTES: usize = 256 << 20;
 /// What calls leave allocated of a side, whatever they need.
 const KEPT_BYTES: u64 = 64 << 20;
+/// The most that stays allocated after calls that each need no more than [`KEPT_BYTES`].
+pub const MAX_KEPT_BYTES: u64 = 2 * KEPT_BYTES;
 /// No row is being called.
 const NO_ROW: u64 = u64::MAX;
 

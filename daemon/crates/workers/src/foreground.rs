@@ -83,6 +83,11 @@ impl ForegroundProcess {
         child.map(Self).map_err(failed)
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     pub(crate) fn process(&self) -> Process {
         Process::new(self.0.id(), open_files(self.0.id()))
     }

@@ -25,13 +25,14 @@ use crate::places::{Places, Turn};
 use crate::pool::{Lost, max_losses};
 use crate::spawner::Spawner;
 use crate::spec::WorkerClass;
-use crate::worker::{Failure, Loss, Prepared, Worker};
+use crate::worker::{Failure, Limit, Loss, Prepared, Worker};
 
-/// The bytes of a request before its head: memory, most bytes of the result, data's bytes, kind.
+/// The numbers of 8 bytes with which a request begins: bytes of memory, most bytes of the result, bytes of the data, kind.
+/// Its head follows.
 pub(crate) const REQUEST_WORDS: usize = 4;
-/// The bytes of a reply before its head: status, bytes of the result.
+/// The numbers of 8 bytes with which a reply begins: status, bytes of the result. Its head follows.
 pub(crate) const REPLY_WORDS: usize = 2;
-/// From a reply to the bytes of its result, and so the most bytes of its head.
+/// The bytes from the beginning of a reply to its result: the most that its numbers and its head may have together.
 pub(crate) const RESULT_AFTER: u64 = 1 << 20;
 pub(crate) const STATUS_DONE: u64 = 0;
 pub(crate) const STATUS_REFUSED: u64 = 1;
@@ -56,7 +57,7 @@ pub struct ForeignSpec {
     pub place: String,
     /// The most processes.
     pub helpers: u32,
-    /// The most time that a request may run.
+    /// The most time that a request may run, even if the helper is stopped. Time for which it waits for a core does not count.
     pub timeout: Duration,
     /// The most private memory of a helper beyond what it has after its start, in bytes.
     pub memory_bytes: u64,
@@ -158,19 +159,17 @@ impl ForeignPool {
         Ok(String::from_utf8_lossy(&hello).into_owned())
     }
 
-    /// Makes a request, and reads its result with `read`. `first` is the helper at which the search begins, so that each
-    /// thread keeps its own.
+    /// Makes a request of an idle helper, and reads its result with `read`.
     ///
     /// # Errors
     /// No helper can be started, none of this host can decode such data, or the caller ends.
     pub fn ask<T>(
         &self,
-        first: usize,
         request: ForeignRequest<'_>,
         is_ending: &dyn Fn() -> bool,
         read: &mut dyn FnMut(ForeignReply<'_>) -> Result<T, String>,
     ) -> Result<ForeignOutcome<T>, Lost> {
-        let asked = self.ask_helpers(first, request, is_ending, read);
+        let asked = self.ask_helpers(request, is_ending, read);
         asked.map_err(|lost| self.unless_the_daemon_ends(lost, is_ending))
     }
 
@@ -187,12 +186,11 @@ impl ForeignPool {
 
     fn ask_helpers<T>(
         &self,
-        first: usize,
         request: ForeignRequest<'_>,
         is_ending: &dyn Fn() -> bool,
         read: &mut dyn FnMut(ForeignReply<'_>) -> Result<T, String>,
     ) -> Result<ForeignOutcome<T>, Lost> {
-        let mut side = self.places.side(first);
+        let mut side = self.places.side(0);
         let mut losses = 0;
         loop {
             let (mut turn, _) = self.places.turn(&mut side, None);
@@ -251,7 +249,7 @@ impl ForeignPool {
         header.extend_from_slice(request.head);
         let prepared = Prepared::write_parts(helper.link(), 0, request.data, &header);
         let prepared = prepared.map_err(|error| helper.unwritten(&error))?;
-        let reply = helper.call(&prepared, self.spec.timeout, is_ending)?;
+        let reply = helper.call(&prepared, Limit::Call(self.spec.timeout), is_ending)?;
         let word = |number: usize| {
             let bytes = reply.get(number * 8..).and_then(|rest| rest.first_chunk());
             bytes.map(|bytes| u64::from_le_bytes(*bytes))
@@ -302,7 +300,7 @@ impl ForeignPool {
             let started = Worker::start(Arc::clone(&self.spawner), false);
             let mut helper = started.map_err(|reason| self.none(&reason))?;
             helper.take_own_cores();
-            match helper.hello(START_LIMIT, is_ending) {
+            match helper.hello(Limit::Call(START_LIMIT), is_ending) {
                 Ok(hello) => {
                     turn.worker = Some(helper);
                     return Ok(hello);

@@ -99,6 +99,7 @@ pub fn serve_helper<F: Foreign>(
     open: impl FnOnce() -> F,
 ) -> io::Result<ExitCode> {
     let spec = read_spec()?;
+    crate::own_program::take_name();
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     if nix::unistd::getppid().as_raw() == 1 {
         // The spawner has ended before it could be noticed. (A spawner is not the first process of a container: it is

@@ -34,11 +34,11 @@ pub(crate) enum Program {
 
 impl Program {
     /// The command that starts it, which inherits `spec`.
-    pub(crate) fn command(&self, spec: BorrowedFd<'_>) -> std::io::Result<Command> {
+    pub(crate) fn command(&self, spec: BorrowedFd<'_>) -> Command {
         match self {
-            Self::Python(interpreter) => Ok(command(interpreter, spec)),
+            Self::Python(interpreter) => command(interpreter, spec),
             Self::Decoder => {
-                let mut command = Command::new(std::env::current_exe()?);
+                let mut command = crate::own_program::command();
                 // None of the daemon's secrets: only what the loader of its libraries reads.
                 let kept = DECODER_ENVIRONMENT
                     .iter()
@@ -46,7 +46,7 @@ impl Program {
                 let kept: Vec<_> = kept.collect();
                 command.env_clear().envs(kept).arg(DECODER_COMMAND);
                 command.env(SPEC_VARIABLE, spec.as_raw_fd().to_string());
-                Ok(command)
+                command
             }
         }
     }

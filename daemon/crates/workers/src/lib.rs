@@ -70,6 +70,7 @@ mod foreground;
 mod foreign;
 mod helper;
 mod interpreter;
+mod own_program;
 mod places;
 mod pool;
 mod process;
@@ -78,7 +79,7 @@ mod spawner;
 mod spec;
 mod worker;
 
-pub use arena::Arena;
+pub use arena::{Arena, MAX_KEPT_BYTES};
 pub use bundle::BundleSize;
 pub use call::{CallBuffer, Number, RowSeed};
 pub use figures::{CallFigures, FunctionTime, HotSpot};

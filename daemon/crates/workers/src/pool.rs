@@ -16,7 +16,7 @@ use crate::places::{Places, Side, Turn};
 use crate::reply::{self, Declared, Raised, ReplyValue, RowTime};
 use crate::spawner::Spawner;
 use crate::spec::{PoolSpec, WorkerStart};
-use crate::worker::{Failure, Loss, Prepared, Worker};
+use crate::worker::{Failure, Limit, Loss, Prepared, Worker};
 
 /// Minimum time limit for the import of the user's module.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -253,12 +253,12 @@ impl Pool {
             Failure::Ending => "the start was given up".to_owned(),
         };
         let mut worker = Worker::start_in_foreground(&self.spec)?;
-        let hello = worker.hello(Duration::MAX, &|| false).map_err(failed)?;
+        let hello = worker.hello(Limit::Row(Duration::MAX), &|| false).map_err(failed)?;
         self.read_hello(&hello)?;
         let header = buffer.header(&[0], &names_json(names, &[]), FLAG_PROBE);
         let mut side = self.places.side(0);
         let reply = match Prepared::write(worker.link(), side.number(), (buffer, &header)) {
-            Ok(prepared) => worker.call(&prepared, Duration::MAX, &|| false),
+            Ok(prepared) => worker.call(&prepared, Limit::Row(Duration::MAX), &|| false),
             Err(error) => Err(worker.unwritten(&error)),
         };
         let reply = reply.map_err(failed)?;
@@ -450,7 +450,8 @@ impl Pool {
             Ok(number) => {
                 self.places.open(place, worker.link());
                 let begun = Instant::now();
-                let answer = worker.answer(&prepared, number, self.spec.timeout, is_ending);
+                let limit = Limit::Row(self.spec.timeout);
+                let answer = worker.answer(&prepared, number, limit, is_ending);
                 if matches!(answer, Err(Failure::Lost { how: Loss::Late, .. })) {
                     self.recorded.add_timeout(begun.elapsed());
                 }
@@ -500,7 +501,8 @@ impl Pool {
                     worker
                 }
             };
-            let reason = match worker.hello(START_LIMIT.max(self.spec.timeout), is_ending) {
+            let limit = Limit::Row(START_LIMIT.max(self.spec.timeout));
+            let reason = match worker.hello(limit, is_ending) {
                 Ok(hello) => match self.read_hello(&hello) {
                     Ok(ready_ns) => {
                         self.note_start(worker.begun_ns(), ready_ns);

@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
@@ -157,7 +157,7 @@ impl Spawner {
         let (own, theirs) = Connection::pair().map_err(io::Error::other)?;
         let files: Vec<_> = [Some(spec), object].into_iter().flatten().map(AsFd::as_fd).collect();
         own.send(&Request::Setup { program }, &files).map_err(io::Error::other)?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = crate::own_program::command();
         for name in withheld {
             command.env_remove(name);
         }
@@ -357,6 +357,7 @@ fn wait(connection: &Connection, limit: Option<Duration>) {
 
 /// Runs the spawner's process, whose standard input is the daemon's socket.
 pub fn serve_spawner() -> io::Result<ExitCode> {
+    crate::own_program::take_name();
     let descriptor = io::stdin().as_fd().try_clone_to_owned()?;
     let connection = Connection::from_descriptor(descriptor).map_err(io::Error::other)?;
     // Only the copy is used; the workers' standard input is another socket.
@@ -389,7 +390,7 @@ pub fn serve_spawner() -> io::Result<ExitCode> {
             // A daemon that requests another program was taken over.
             (Request::Setup { .. }, Some(_)) => return Ok(ExitCode::FAILURE),
             (Request::Start { imports_in_normal_class }, Some((program, spec, object))) => {
-                let mut command = program.command(spec.as_fd())?;
+                let mut command = program.command(spec.as_fd());
                 if let Some(object) = object {
                     command.env(OBJECT_VARIABLE, object.as_raw_fd().to_string());
                 }

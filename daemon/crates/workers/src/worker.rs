@@ -46,6 +46,26 @@ pub(crate) enum Loss {
     Other,
 }
 
+/// The most time for which a worker is waited for. Time for which it waits for a core does not count.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Limit {
+    /// For the user's code: it begins anew with each row, and stands still while the worker is stopped, as by a debugger.
+    Row(Duration),
+    /// For foreign decoders, which may have been taken over: for the whole call, whatever the worker does.
+    Call(Duration),
+}
+
+impl Limit {
+    const fn duration(self) -> Duration {
+        let (Self::Row(limit) | Self::Call(limit)) = self;
+        limit
+    }
+
+    const fn is_of_rows(self) -> bool {
+        matches!(self, Self::Row(_))
+    }
+}
+
 /// The process that started the worker and ends it.
 #[derive(Debug)]
 enum Parent {
@@ -184,7 +204,7 @@ impl Worker {
     /// Waits for the worker's first message.
     pub(crate) fn hello(
         &mut self,
-        limit: Duration,
+        limit: Limit,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, Failure> {
         let bytes = self.wait_for(0, limit, is_ending)?;
@@ -196,7 +216,7 @@ impl Worker {
     pub(crate) fn call(
         &mut self,
         prepared: &Prepared,
-        limit: Duration,
+        limit: Limit,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, Failure> {
         match self.link.send(prepared) {
@@ -210,7 +230,7 @@ impl Worker {
         &mut self,
         prepared: &Prepared,
         call: u64,
-        limit: Duration,
+        limit: Limit,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, Failure> {
         let bytes = self.wait_for(call, limit, is_ending)?;
@@ -226,7 +246,7 @@ impl Worker {
     fn wait_for(
         &mut self,
         call: u64,
-        limit: Duration,
+        limit: Limit,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<u64, Failure> {
         let mut message = [0; 16];
@@ -253,16 +273,16 @@ impl Worker {
                         return Err(self.lost(""));
                     }
                     let under_call = self.link.arena.row_under_call();
-                    if under_call != row {
+                    if limit.is_of_rows() && under_call != row {
                         (row, ran) = (under_call, Duration::ZERO);
-                    } else if now.1.life != Life::IsStopped {
+                    } else if !(limit.is_of_rows() && now.1.life == Life::IsStopped) {
                         let waited =
                             now.1.waited_for_cores.saturating_sub(before.1.waited_for_cores);
                         ran += (now.0 - before.0).min(MAX_LOOK).saturating_sub(waited);
                     }
                     before = now;
-                    if ran > limit {
-                        let seconds = limit.as_secs_f64();
+                    if ran > limit.duration() {
+                        let seconds = limit.duration().as_secs_f64();
                         let why = format!("it has run for more than {seconds} s");
                         return Err(self.lost_by(&why, Loss::Late));
                     }
@@ -400,5 +420,83 @@ impl Prepared {
     /// Whether it is in the arena and the side of the given link.
     pub(crate) fn is_for(&self, link: &Arc<Link>, side: usize) -> bool {
         Arc::ptr_eq(&self.link, link) && self.side == side
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::AtomicBool;
+
+    use rustix::process::{Signal, kill_process};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(700);
+
+    /// A worker that says nothing; its side of the socket.
+    fn silent() -> (Worker, OwnedFd) {
+        let mut kept = None;
+        let worker = Worker::start_by(|socket, _| {
+            kept = Some(socket);
+            let child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let process = ForegroundProcess::of(child);
+            Ok((process.process(), Parent::Foreground(process)))
+        });
+        (worker.unwrap(), kept.unwrap())
+    }
+
+    fn stop(worker: &Worker) {
+        let process = Pid::from_raw(worker.process.number().cast_signed()).unwrap();
+        kill_process(process, Signal::STOP).unwrap();
+        while worker.process.look().life != Life::IsStopped {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_late(end: &Result<Vec<u8>, Failure>) -> bool {
+        matches!(end, Err(Failure::Lost { how: Loss::Late, .. }))
+    }
+
+    /// An end that comes long after the limit.
+    fn ending() -> impl Fn() -> bool {
+        let begun = Instant::now();
+        move || begun.elapsed() > 5 * SHORT
+    }
+
+    #[test]
+    fn stopped_decoder_is_not_waited_for_without_end() {
+        let (mut worker, _theirs) = silent();
+        stop(&worker);
+        assert!(is_late(&worker.hello(Limit::Call(SHORT), &|| false)));
+        assert_eq!(worker.process.look().life, Life::HasEnded);
+        // The user's own code may be in a debugger.
+        let (mut worker, _theirs) = silent();
+        stop(&worker);
+        assert!(matches!(worker.hello(Limit::Row(SHORT), &ending()), Err(Failure::Ending)));
+    }
+
+    #[test]
+    fn decoder_that_writes_row_after_row_is_not_waited_for_without_end() {
+        let is_done = AtomicBool::new(false);
+        for (limit, is_bounded) in [(Limit::Call(SHORT), true), (Limit::Row(SHORT), false)] {
+            let (mut worker, _theirs) = silent();
+            let link = Arc::clone(worker.link());
+            is_done.store(false, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for row in 0_u64.. {
+                        link.arena.write(&row.to_le_bytes(), 0).unwrap();
+                        std::thread::sleep(Duration::from_millis(5));
+                        if is_done.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                });
+                let end = worker.hello(limit, &ending());
+                is_done.store(true, Ordering::Relaxed);
+                assert_eq!(is_late(&end), is_bounded, "{end:?}");
+            });
+        }
     }
 }

@@ -54,7 +54,7 @@ pub struct MemoryPlan {
     /// Maximal private memory of the workers of Python stages, in addition to `ring.memory`: observed, not enforced.
     pub workers_bytes: u64,
     /// Maximal private memory of the processes that decode videos, in addition to `ring.memory`: enforced in each of
-    /// them, for the largest picture that the limits allow.
+    /// them, for the largest picture that the limits allow. And what each keeps of the memory that it shares.
     pub decoders_bytes: u64,
     /// Memory for samples that need more than a thread's own: half of what remains of `ring.memory` after the rings of
     /// all sessions that may attach and the shared parts. The other half is for more threads.

@@ -16,6 +16,7 @@ use crate::video::{self, Decoding};
 use forebay_dataset::{Defect, FieldKind};
 use forebay_keys::{ConfigError, Keys, Section};
 use forebay_media::size::Size;
+use forebay_media::video::turned;
 use forebay_order::Draws;
 use forebay_video::clip::Clip;
 use forebay_video::codec::{Codec, Rotation};
@@ -132,7 +133,7 @@ impl DecodeVideo {
                         PendingImage::from_file(file, header, CHANNELS, ScaledDecoding::Off);
                     let mut image = image.detach(&mut tools.image)?;
                     let pixels = image.pixels(&mut tools.image)?;
-                    let (pixels, size) = video::turned(pixels.bytes, pixels.size, clip.rotation);
+                    let (pixels, size) = turned(pixels.bytes, pixels.size, clip.rotation);
                     PendingImage::from_pixels(pixels, size, CHANNELS)
                 }
             });

@@ -5,6 +5,7 @@ use crate::boxes::{Corners, mirrored_horizontally, mirrored_vertically};
 use crate::contract::{FieldTypes, Operation, Sample};
 use crate::geometry::Geometry;
 use crate::keypoints::Place;
+use crate::needs::Reckoning;
 use crate::shared_fields::SharedFields;
 use forebay_dataset::Defect;
 use forebay_keys::{ConfigError, Keys, Section};
@@ -68,6 +69,10 @@ flip!(
 );
 
 impl Operation for RandomFlip {
+    fn reckon(&self, reckoning: &mut Reckoning<'_>) {
+        self.fields.images().for_each(|image| reckoning.mirror(image));
+    }
+
     fn run(&self, sample: &mut Sample<'_, '_>, draws: &mut Draws) -> Result<(), Defect> {
         let size = self.fields.size(sample)?;
         let is_mirrored = draws.uniform() < self.probability;

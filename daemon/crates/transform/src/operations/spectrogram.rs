@@ -157,8 +157,8 @@ impl Transform {
             .then(|| (padded - self.n_fft) / self.hop + 1)
     }
 
-    /// Writes all frames.
-    fn run(&self, sound: &[f32], out: &mut Vec<u8>) -> Result<usize, Defect> {
+    /// Writes all frames of a sound: a number in single precision for each sample, as bytes.
+    fn run(&self, sound: &[[u8; 4]], out: &mut Vec<u8>) -> Result<usize, Defect> {
         let frames = self.frames(sound.len()).ok_or_else(|| {
             Defect(format!(
                 "the sound has {} samples, too few for a frame of {}",
@@ -171,7 +171,7 @@ impl Transform {
         let sample = |at: usize| {
             let at = at.abs_diff(pad);
             let last = sound.len() - 1;
-            f64::from(sound[if at > last { 2 * last - at } else { at }])
+            f64::from(f32::from_ne_bytes(sound[if at > last { 2 * last - at } else { at }]))
         };
         let mut frame = self.fft.make_input_vec();
         let mut spectrum = self.fft.make_output_vec();
@@ -346,11 +346,7 @@ impl Operation for Spectrogram {
         if sound.dtype != DType::F32 || sound.shape.len() != 1 {
             return Err(Defect("a spectrogram is made of one channel of float32".to_owned()));
         }
-        let floats: Vec<f32> = {
-            let bytes = sound.bytes.as_chunks::<4>().0;
-            bytes.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
-        };
-        let frames = self.transform.run(&floats, &mut made.bytes)?;
+        let frames = self.transform.run(sound.bytes.as_chunks().0, &mut made.bytes)?;
         made.dtype = DType::F32;
         made.shape.clear();
         made.shape.extend([frames as u64, self.transform.values() as u64]);

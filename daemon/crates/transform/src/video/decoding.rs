@@ -41,7 +41,7 @@ impl Decoding<'_> {
             max_result_bytes: frame_bytes(clip).saturating_mul(distinct.len() as u64),
         };
         let ending = || self.ending.is_ending();
-        let asked = self.helpers.ask(0, request, &ending, &mut |reply| {
+        let asked = self.helpers.ask(request, &ending, &mut |reply| {
             let frames = Frames::of_bytes(reply.head, reply.bytes, self.most_pixels)?;
             let bytes = usize::try_from(reply.bytes).map_err(|error| error.to_string())?;
             let mut planes = vec![0; bytes];

@@ -204,30 +204,34 @@ fn read_video(body: &[u8]) -> Result<(u64, u64, Color)> {
         match element? {
             (id::WIDTH, bytes) => width = unsigned(bytes)?,
             (id::HEIGHT, bytes) => height = unsigned(bytes)?,
-            (id::COLOUR, bytes) => {
-                for element in elements(bytes) {
-                    let (id, bytes) = element?;
-                    let number = u8::try_from(unsigned(bytes).unwrap_or(0)).ok();
-                    match id {
-                        id::MATRIX => color.matrix = number,
-                        id::BITS => color.bits = number.filter(|bits| *bits > 0),
-                        id::TRANSFER => color.transfer = number,
-                        id::PRIMARIES => color.primaries = number,
-                        id::RANGE => {
-                            color.full_range = match number {
-                                Some(1) => Some(false),
-                                Some(2) => Some(true),
-                                _ => None,
-                            }
-                        }
-                        _ => {}
-                    }
+            (id::COLOUR, bytes) => read_color(bytes, &mut color)?,
+            _ => {}
+        }
+    }
+    Ok((width, height, color))
+}
+
+/// Sets what a stream's element says of its colours.
+fn read_color(body: &[u8], color: &mut Color) -> Result<()> {
+    for element in elements(body) {
+        let (id, bytes) = element?;
+        let number = u8::try_from(unsigned(bytes).unwrap_or(0)).ok();
+        match id {
+            id::MATRIX => color.matrix = number,
+            id::BITS => color.bits = number.filter(|bits| *bits > 0),
+            id::TRANSFER => color.transfer = number,
+            id::PRIMARIES => color.primaries = number,
+            id::RANGE => {
+                color.full_range = match number {
+                    Some(1) => Some(false),
+                    Some(2) => Some(true),
+                    _ => None,
                 }
             }
             _ => {}
         }
     }
-    Ok((width, height, color))
+    Ok(())
 }
 
 /// The codec of a name, and its configuration.

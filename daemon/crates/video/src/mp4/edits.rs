@@ -6,6 +6,7 @@
 //! (`advanced_editlist`, its default), so that frames have the same times.
 
 use super::boxes::Numbers;
+use super::left::Left;
 use super::samples::Sample;
 use crate::codec::Codec;
 use crate::error::{Result, refuse};
@@ -91,14 +92,29 @@ struct Shown {
     has_begun: bool,
 }
 
+/// The samples of a track.
+#[derive(Debug, Clone, Copy)]
+struct Samples<'a> {
+    all: &'a [Sample],
+    /// Whether a frame may be shown at another time than it is decoded.
+    is_reordered: bool,
+}
+
 impl Timing<'_> {
-    /// The packets of the samples, at most `limit`; for a sound also the number of frames that are not heard.
-    pub(super) fn packets(&self, samples: &[Sample], limit: usize) -> Result<(Vec<Packet>, u32)> {
+    /// The packets of the samples, at most what is left; for a sound also the number of frames that are not heard.
+    pub(super) fn packets(
+        &self,
+        samples: &[Sample],
+        left: &mut Left,
+    ) -> Result<(Vec<Packet>, u32)> {
         if self.edits.is_empty() || self.movie_scale == 0 || samples.is_empty() {
+            left.take(samples.len(), 0)?;
             let packet =
                 |sample: &Sample| self.packet(sample, sample.dts.saturating_sub(self.shift), false);
             return Ok((samples.iter().map(packet).collect(), 0));
         }
+        let is_reordered = self.shift > 0 || samples.iter().any(|sample| sample.pts != sample.dts);
+        let samples = Samples { all: samples, is_reordered };
         let mut shown = Shown::default();
         let mut end = -self.shift;
         let mut empty = 0_i64;
@@ -112,7 +128,7 @@ impl Timing<'_> {
                 continue;
             }
             let duration = if edit.time.checked_add(duration).is_some() { duration } else { 0 };
-            self.show(samples, (edit.time, duration), begin, limit, &mut shown)?;
+            self.show(samples, (edit.time, duration), begin, left, &mut shown)?;
             shown.has_begun = true;
         }
         let late = shown.earliest.unwrap_or(-1).saturating_sub(empty);
@@ -138,22 +154,16 @@ impl Timing<'_> {
         }
     }
 
-    /// Whether a frame may be shown at another time than it is decoded.
-    fn is_reordered(&self, samples: &[Sample]) -> bool {
-        self.shift > 0 || samples.iter().any(|sample| sample.pts != sample.dts)
-    }
-
     /// Adds the packets of one edit, the first of which is decoded at `begin`.
     fn show(
         &self,
-        samples: &[Sample],
+        Samples { all: samples, is_reordered }: Samples<'_>,
         (time, duration): (i64, i64),
         begin: i64,
-        limit: usize,
+        left: &mut Left,
         shown: &mut Shown,
     ) -> Result<()> {
         let is_video = self.codec.is_video();
-        let is_reordered = self.is_reordered(samples);
         let is_first_sound = !is_video && !shown.has_begun;
         // A decoder of sound needs what comes before: a second is enough for all.
         let wanted = if is_video { time } else { time.saturating_sub(self.scale.into()).max(0) };
@@ -165,9 +175,7 @@ impl Timing<'_> {
         // The packets of this edit before its first frame, for whose times this frame is needed.
         let place = shown.packets.len();
         for (number, sample) in samples.iter().enumerate().skip(first) {
-            if shown.packets.len() >= limit {
-                return refuse!("its edit lists show more than {limit} packets");
-            }
+            left.take(1, sample.size.into())?;
             let next = samples.get(number + 1);
             let lasts = next.map_or(duration, |next| next.dts.saturating_sub(sample.dts));
             let cuts_off = time.saturating_sub(sample.pts);

@@ -3,7 +3,7 @@
 use super::boxes::{Numbers, Part, parts};
 use super::movie::Movie;
 use crate::error::{Result, refuse};
-use crate::table::{MAX_PACKETS, Packet};
+use crate::table::Packet;
 
 /// A packet that decoding cannot begin with, and one that depends on others.
 const NOT_KEY: u32 = 0x0101_0000;
@@ -117,9 +117,10 @@ impl Movie {
         let (mut numbers, _, flags) = Numbers::versioned(*b"trun", body)?;
         let count = numbers.u32()?;
         let Some(track) = fragment.track else { return Ok(()) };
-        let total = self.packets();
         let start = self.start_of(track);
-        let Some(track) = self.tracks.get_mut(track) else { return Ok(()) };
+        let (Some(track), left) = (self.tracks.get_mut(track), &mut self.left) else {
+            return Ok(());
+        };
         let Ok(description) = &track.description else { return Ok(()) };
         let is_video = description.codec.is_video();
         let mut offset = fragment.next;
@@ -134,9 +135,9 @@ impl Movie {
         let mut first_flags = if flags & 4 != 0 { Some(numbers.u32()?) } else { None };
         let entry_bytes = 4 * (flags & 0xf00).count_ones() as usize;
         let fits = entry_bytes == 0 || count as usize <= numbers.rest().len() / entry_bytes;
-        if !fits || total + count as usize > MAX_PACKETS as usize {
+        if !fits {
             return refuse!(
-                "a fragment announces {count} packets in {} bytes; a file may have {MAX_PACKETS}",
+                "a fragment announces {count} packets in {} bytes",
                 numbers.rest().len()
             );
         }
@@ -155,6 +156,7 @@ impl Movie {
             if size == 0 {
                 return refuse!("a fragment has a packet without bytes");
             }
+            left.take(1, size.into())?;
             track.shift = track.shift.max(-ahead);
             track.fragments.push(Packet {
                 offset,

@@ -4,10 +4,11 @@ use super::boxes::{Numbers, Part, find, parts};
 use super::description::Description;
 use super::edits::{self, Edit};
 use super::fragments::Extends;
+use super::left::Left;
 use super::samples::{self, Sample};
 use crate::codec::{Rotation, TimeBase};
 use crate::error::{Result, refuse};
-use crate::table::{MAX_PACKETS, MAX_STREAMS, Media, Packet, Stream, Table};
+use crate::table::{MAX_STREAMS, Media, Packet, Stream, Table};
 
 /// The matrix of a picture that is shown as it is.
 const IDENTITY: Matrix = [0x1_0000, 0, 0, 0x1_0000];
@@ -23,6 +24,7 @@ pub(super) struct Movie {
     pub(super) tracks: Vec<Track>,
     pub(super) extends: Vec<Extends>,
     is_fragmented: bool,
+    pub(super) left: Left,
 }
 
 /// A track of the file.
@@ -45,13 +47,13 @@ pub(super) struct Track {
 }
 
 impl Movie {
-    /// Reads `moov`.
-    pub(super) fn read(body: &[u8]) -> Result<Self> {
+    /// Reads `moov`, of a file of so many bytes.
+    pub(super) fn read(body: &[u8], file_bytes: u64) -> Result<Self> {
         let mut scale = 0;
         let mut matrix = IDENTITY;
+        let left = Left::of_file(file_bytes);
         let mut movie =
-            Self { scale, tracks: Vec::new(), extends: Vec::new(), is_fragmented: false };
-        let mut left = MAX_PACKETS;
+            Self { scale, tracks: Vec::new(), extends: Vec::new(), is_fragmented: false, left };
         for part in parts(body) {
             let Part { kind, body } = part?;
             match &kind {
@@ -68,7 +70,7 @@ impl Movie {
                     if movie.tracks.len() >= MAX_STREAMS as usize {
                         return refuse!("it has more than {MAX_STREAMS} tracks");
                     }
-                    movie.tracks.push(Track::read(body, matrix, &mut left)?);
+                    movie.tracks.push(Track::read(body, matrix, &mut movie.left)?);
                 }
                 b"mvex" => {
                     movie.is_fragmented = true;
@@ -91,11 +93,6 @@ impl Movie {
         self.is_fragmented
     }
 
-    /// How many packets there are already.
-    pub(super) fn packets(&self) -> usize {
-        self.tracks.iter().map(|track| track.samples.len() + track.fragments.len()).sum()
-    }
-
     /// What is taken off the times of a track's fragments: where its edit list begins.
     pub(super) fn start_of(&self, track: usize) -> i64 {
         self.tracks
@@ -106,7 +103,7 @@ impl Movie {
     /// The table.
     pub(super) fn finish(self) -> Result<Table> {
         let mut table = Table::default();
-        let mut left = MAX_PACKETS as usize;
+        let mut left = Left::of_file(self.left.file_bytes());
         for (number, track) in (0..).zip(self.tracks) {
             let description = match &track.description {
                 Ok(description) => description.clone(),
@@ -123,14 +120,14 @@ impl Movie {
                 shift: track.shift,
                 codec: description.codec,
             };
-            let (mut packets, skipped) = timing.packets(&track.samples, left)?;
+            let (mut packets, skipped) = timing.packets(&track.samples, &mut left)?;
+            left.take(track.fragments.len(), 0)?;
             packets.extend(
                 track.fragments.iter().map(|packet| Packet {
                     pts: packet.pts.saturating_add(track.shift),
                     ..*packet
                 }),
             );
-            left = left.saturating_sub(packets.len());
             let media = match description.media {
                 Media::Video { width, height, color, .. } => {
                     Media::Video { width, height, color, rotation: track.rotation }
@@ -152,7 +149,7 @@ impl Movie {
 }
 
 impl Track {
-    fn read(body: &[u8], movie: Matrix, left: &mut u32) -> Result<Self> {
+    fn read(body: &[u8], movie: Matrix, left: &mut Left) -> Result<Self> {
         let mut track = Self {
             id: 0,
             scale: 1,
@@ -197,7 +194,7 @@ impl Track {
         Ok(())
     }
 
-    fn read_media(&mut self, body: &[u8], left: &mut u32) -> Result<()> {
+    fn read_media(&mut self, body: &[u8], left: &mut Left) -> Result<()> {
         let mut handler = *b"    ";
         let mut information = None;
         for part in parts(body) {
@@ -233,8 +230,7 @@ impl Track {
         if let Some(information) = information {
             check_references(information)?;
         }
-        (self.samples, self.shift) = samples::read(table, *left)?;
-        *left = left.saturating_sub(u32::try_from(self.samples.len()).unwrap_or(u32::MAX));
+        (self.samples, self.shift) = samples::read(table, left)?;
         self.end =
             self.samples.last().map_or(0, |last| last.dts.saturating_add(last.duration.into()));
         Ok(())

@@ -1,6 +1,7 @@
 //! `stbl`: the samples of a track that is not fragmented. Here a sample is a packet.
 
 use super::boxes::{Numbers, Part, parts};
+use super::left::Left;
 use crate::error::{Result, refuse};
 
 /// A packet before edit lists. Times are ticks of the track.
@@ -34,9 +35,9 @@ struct Boxes<'a> {
     rap: Option<&'a [u8]>,
 }
 
-/// The samples of `stbl`, at most `limit`, and the positive number of ticks by which the first frame is shown before its
-/// time.
-pub(super) fn read(table: &[u8], limit: u32) -> Result<(Vec<Sample>, i64)> {
+/// The samples of `stbl`, at most what is left, and the positive number of ticks by which the first frame is shown before
+/// its time.
+pub(super) fn read(table: &[u8], left: &mut Left) -> Result<(Vec<Sample>, i64)> {
     let mut boxes = Boxes::default();
     for part in parts(table) {
         let Part { kind, body } = part?;
@@ -55,7 +56,8 @@ pub(super) fn read(table: &[u8], limit: u32) -> Result<(Vec<Sample>, i64)> {
         }
     }
     let Some(sizes) = boxes.stsz else { return Ok((Vec::new(), 0)) };
-    let sizes = Sizes::read(sizes, limit)?;
+    let sizes = Sizes::read(sizes)?;
+    left.take(sizes.count(), sizes.total())?;
     let mut samples = places(&boxes, &sizes)?;
     set_times(&mut samples, boxes.stts)?;
     let shift = match boxes.ctts {
@@ -73,15 +75,11 @@ enum Sizes<'a> {
 }
 
 impl<'a> Sizes<'a> {
-    fn read((is_compact, body): (bool, &'a [u8]), limit: u32) -> Result<Self> {
+    fn read((is_compact, body): (bool, &'a [u8])) -> Result<Self> {
         let kind = if is_compact { *b"stz2" } else { *b"stsz" };
         let (mut numbers, ..) = Numbers::versioned(kind, body)?;
         let size = numbers.u32()?;
-        let count = numbers.u32()?;
-        if count > limit {
-            return refuse!("a track announces {count} packets, more than the limit of {limit}");
-        }
-        let count = count as usize;
+        let count = numbers.u32()? as usize;
         let bits = match (is_compact, size & 0xff) {
             (false, _) if size != 0 => return Ok(Self::Equal { size, count }),
             (false, _) => 32,
@@ -97,6 +95,13 @@ impl<'a> Sizes<'a> {
     const fn count(&self) -> usize {
         match self {
             Self::Equal { count, .. } | Self::Each { count, .. } => *count,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        match self {
+            Self::Equal { size, count } => u64::from(*size).saturating_mul(*count as u64),
+            Self::Each { count, .. } => (0..*count).map(|sample| u64::from(self.of(sample))).sum(),
         }
     }
 

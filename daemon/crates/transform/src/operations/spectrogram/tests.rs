@@ -33,7 +33,8 @@ fn compare(name: &str, made: &Transform, frames: usize) {
         .join(format!("{name}.f32"));
     let expected = std::fs::read(path).unwrap();
     let mut out = Vec::new();
-    assert_eq!(made.run(&sound(), &mut out).unwrap(), frames, "{name}");
+    let sound: Vec<[u8; 4]> = sound().into_iter().map(f32::to_ne_bytes).collect();
+    assert_eq!(made.run(&sound, &mut out).unwrap(), frames, "{name}");
     assert_eq!(out.len(), expected.len(), "{name}");
     let floats = |bytes: &[u8]| -> Vec<f32> {
         bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -75,9 +76,9 @@ fn spectrograms_are_torchaudios() {
 fn logarithms_have_a_floor_and_short_sounds_are_refused() {
     let log = Transform { log: Logarithm::Ten, ..transform(16, 16, 8, 2.0, true) };
     let mut out = Vec::new();
-    assert_eq!(log.run(&[0.0; 32], &mut out).unwrap(), 5);
+    assert_eq!(log.run(&[[0; 4]; 32], &mut out).unwrap(), 5);
     assert!(out.as_chunks::<4>().0.iter().all(|bytes| f32::from_ne_bytes(*bytes) == -10.0));
-    let refused = log.run(&[0.0; 8], &mut out).unwrap_err().0;
+    let refused = log.run(&[[0; 4]; 8], &mut out).unwrap_err().0;
     assert!(refused.contains("8 samples, too few for a frame of 16"), "{refused}");
     assert!(log.run(&[], &mut out).is_err());
 }
