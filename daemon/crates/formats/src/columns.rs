@@ -87,6 +87,9 @@ pub(super) struct ColumnRule {
     /// Of a column of JSON whose values are lists of numbers, which are arrays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) list: Option<ListForm>,
+    /// Of a column with lists of pictures' paths: the length of the longest list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) longest_paths: Option<u64>,
     /// The labels of the classes, if their names are known.
     #[serde(skip)]
     pub(super) labels: Labels,
@@ -97,7 +100,8 @@ impl ColumnRule {
     pub(super) fn new(source: Source, name: &str, column: &str, form: Form) -> Self {
         let rule = FieldRule::new(name, vec![column.to_owned()], form);
         let classes = (source == Source::Names).then_some(None);
-        Self { rule, classes, has_form: true, list: None, labels: Labels::default() }
+        let labels = Labels::default();
+        Self { rule, classes, has_form: true, list: None, longest_paths: None, labels }
     }
 
     pub(super) fn classes(&self) -> Option<&Classes> {
@@ -112,6 +116,11 @@ impl ColumnRule {
     /// Whether the column contains paths of files.
     pub(super) fn is_file(&self) -> bool {
         self.list.is_none() && (self.rule.form.is_of_bytes() || self.rule.form == Form::Bytes)
+    }
+
+    /// The most files that a row has of the field.
+    pub(super) fn most_files(&self) -> u64 {
+        self.longest_paths.unwrap_or(1)
     }
 
     /// The value of a cell, or of the file that it refers to.
@@ -247,7 +256,7 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
     let rule = FieldRule { missing: missing.unwrap_or(Missing::Error), sound, ..rule };
     let has_form = form.is_some() || has_classes;
     let labels = Labels::new(classes.iter().flatten().next());
-    let mut rule = ColumnRule { rule, classes, has_form, list: None, labels };
+    let mut rule = ColumnRule { rule, classes, has_form, list: None, longest_paths: None, labels };
     let checked = match source {
         Source::Members => rule.rule.set_members(form),
         _ => rule.check(source),

@@ -7,6 +7,7 @@
 
 pub(super) mod coco;
 mod fuzzed;
+mod path_lists;
 mod paths;
 mod read;
 mod rules;
@@ -37,6 +38,7 @@ use forebay_index::shard_paths;
 use forebay_storage::Storage;
 use forebay_storage::listing::EntryKind;
 use forebay_storage::location::{FileId, Location, SampleBytes};
+use path_lists::{files_of, paths_of};
 
 /// The manifests that a folder may contain.
 const IN_FOLDERS: [&str; 5] =
@@ -61,10 +63,23 @@ fn check_keys(keys: &mut ManifestKeys, _section: &Section) -> Result<(), ConfigE
 pub(super) struct Manifest {
     /// By field, which is the order of columns.
     rules: Vec<ColumnRule>,
+    /// By field: the number of its first file among those that a sample may have.
+    first_files: Vec<u64>,
+    /// The files that a sample may have: their numbers do not depend on other samples.
+    files_each: u64,
 }
 
 impl Manifest {
-    /// The cell of each field; for a field of files, also the file's index among the sample's files.
+    fn of_rules(rules: Vec<ColumnRule>) -> Self {
+        let (mut first_files, mut files_each) = (Vec::with_capacity(rules.len()), 0_u64);
+        for rule in &rules {
+            first_files.push(files_each);
+            files_each = files_each.saturating_add(rule.most_files().max(1));
+        }
+        Self { rules, first_files, files_each: files_each.max(1) }
+    }
+
+    /// The cell of each field; for a field of files, also the index of its first file among the sample's files.
     fn cells<'i>(
         &self,
         index: &'i RowIndex,
@@ -73,9 +88,39 @@ impl Manifest {
         let mut files = 0;
         index.cells(id).zip(&self.rules).map(move |(cell, rule)| {
             let file = cell.filter(|_| rule.is_file()).map(|_| files);
-            files += usize::from(file.is_some());
+            files += match (file, rule.longest_paths) {
+                (Some(_), Some(_)) => files_of(cell.unwrap_or_default()),
+                (file, _) => usize::from(file.is_some()),
+            };
             (cell, file)
         })
+    }
+
+    /// The pictures of a list, of whose files the first is a part of the sample's bytes.
+    fn pictures<'a>(
+        rule: &ColumnRule,
+        list: &[u8],
+        first: usize,
+        bytes: SampleBytes<'a>,
+    ) -> Result<FieldValue<'a>, Defect> {
+        let mut parts = first..;
+        let picture = |(number, path): (usize, &[u8])| {
+            let of_list = || format!("image {} of `{}`", number + 1, rule.rule.name);
+            let part = match path.is_empty() {
+                true => return Err(Defect(format!("{} is null or has no path", of_list()))),
+                false => parts.next().and_then(|part| bytes.part(part)),
+            };
+            match part {
+                Some(part) if !part.is_empty() => Ok(part),
+                _ => Err(Defect(format!(
+                    "{} is empty: {}",
+                    of_list(),
+                    String::from_utf8_lossy(path)
+                ))),
+            }
+        };
+        let pictures = paths_of(list).enumerate().map(picture).collect::<Result<_, _>>()?;
+        Ok(FieldValue::EncodedImages(pictures))
     }
 }
 
@@ -119,11 +164,16 @@ impl Format for Manifest {
     }
 
     fn digested(keys: &ManifestKeys) -> Result<String, ConfigError> {
-        let rules = read_rules(keys.fields.as_deref(), Source::Names)?;
-        let rules = rules.as_deref().map(rules_text).unwrap_or_default();
+        let listed = read_rules(keys.fields.as_deref(), Source::Names)?;
+        let rules = listed.as_deref().map(rules_text).unwrap_or_default();
         // Earlier indexes have lists of numbers as text.
         let root = keys.root.clone().unwrap_or_default();
-        Ok(format!("{}\0{rules}\0lists", root.display()))
+        let mut digested = format!("{}\0{rules}\0lists", root.display());
+        // Earlier ones have a list of pictures as one path.
+        if listed.iter().flatten().any(|rule| rule.rule.form == Form::Images) {
+            digested += "\0paths";
+        }
+        Ok(digested)
     }
 
     fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
@@ -168,7 +218,7 @@ impl Format for Manifest {
 
     fn of_index(index: &RowIndex, _opening: &Opening<'_, Self>) -> Option<Self> {
         let rules = parse_rules(index.rules()).filter(|rules| rules.len() == index.columns())?;
-        Some(Self { rules })
+        Some(Self::of_rules(rules))
     }
 
     fn needs_first(&self) -> bool {
@@ -199,9 +249,23 @@ impl Format for Manifest {
         if !self.rules.iter().any(ColumnRule::is_file) {
             return;
         }
-        let first = id.0.saturating_mul(index.columns() as u64);
-        let files = self.cells(index, id).zip(0_u64..).filter(|((_, file), _)| file.is_some());
-        locations.extend(files.map(|(_, column)| Location::whole(FileId(first + column))));
+        let first_of_sample = id.0.saturating_mul(self.files_each);
+        let mut add = |file: u64| {
+            let file = FileId(first_of_sample.saturating_add(file));
+            locations.push(Location::whole(file));
+        };
+        for (((cell, file), rule), first) in
+            self.cells(index, id).zip(&self.rules).zip(&self.first_files)
+        {
+            let Some(cell) = cell.filter(|_| file.is_some()) else { continue };
+            match rule.longest_paths {
+                None => add(*first),
+                Some(_) => {
+                    let named = paths_of(cell).zip(*first..).filter(|(path, _)| !path.is_empty());
+                    named.for_each(|(_, file)| add(file));
+                }
+            }
+        }
     }
 
     fn values<'a>(
@@ -215,6 +279,10 @@ impl Format for Manifest {
             let lost =
                 || Defect(format!("the file of the field `{}` was not read", rule.rule.name));
             let data = match file {
+                Some(first) if rule.longest_paths.is_some() => {
+                    take(Self::pictures(rule, cell.unwrap_or_default(), first, bytes)?)?;
+                    continue;
+                }
                 Some(part) => Some(bytes.part(part).ok_or_else(lost)?),
                 None => cell,
             };
@@ -223,12 +291,17 @@ impl Format for Manifest {
         Ok(())
     }
 
-    /// A file's number is derived from its sample and field.
+    /// A file's number is derived from its sample and field, and its place in a list.
     fn append_path(&self, index: &RowIndex, file: FileId, path: &mut Vec<u8>) {
-        let columns = index.columns() as u64;
-        let column = usize::try_from(file.0 % columns).unwrap_or(usize::MAX);
-        let cell = index.cells(SampleId(file.0 / columns)).nth(column);
-        path.extend_from_slice(cell.flatten().unwrap_or_default());
+        let in_sample = file.0 % self.files_each;
+        let column = self.first_files.partition_point(|first| *first <= in_sample) - 1;
+        let cell = index.cells(SampleId(file.0 / self.files_each)).nth(column).flatten();
+        let cell = cell.unwrap_or_default();
+        let place = usize::try_from(in_sample - self.first_files[column]).unwrap_or(usize::MAX);
+        path.extend_from_slice(match self.rules[column].longest_paths {
+            Some(_) => paths_of(cell).nth(place).unwrap_or_default(),
+            None => cell,
+        });
     }
 
     fn field_rules(&self) -> String {
@@ -270,8 +343,13 @@ impl Format for Manifest {
 
     /// The path of the first file: a line's number is its place among others.
     fn append_key(&self, index: &RowIndex, id: SampleId, key: &mut Vec<u8>) -> bool {
-        let mut files = self.cells(index, id).filter(|(_, file)| file.is_some());
-        let path = files.next().and_then(|(cell, _)| cell);
+        let of_files =
+            self.cells(index, id).zip(&self.rules).filter(|((_, file), _)| file.is_some());
+        let mut paths = of_files.filter_map(|((cell, _), rule)| match rule.longest_paths {
+            Some(_) => paths_of(cell?).find(|path| !path.is_empty()),
+            None => cell,
+        });
+        let path = paths.next();
         key.extend_from_slice(path.unwrap_or_default());
         path.is_some()
     }
@@ -296,7 +374,11 @@ impl Format for Manifest {
 
     fn notes(&self) -> Vec<(&'static str, String)> {
         let files = self.rules.iter().filter(|rule| rule.rule.form != Form::Text && rule.is_file());
-        let names: Vec<_> = files.map(|rule| rule.rule.from.join("|")).collect();
+        let named = |rule: &ColumnRule| {
+            let most = rule.longest_paths.map(|most| format!(" (up to {most} a row)"));
+            rule.rule.from.join("|") + &most.unwrap_or_default()
+        };
+        let names: Vec<_> = files.map(named).collect();
         match names.is_empty() {
             true => Vec::new(),
             false => vec![("files", format!("named by {}", names.join(", ")))],

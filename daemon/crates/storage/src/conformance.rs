@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::listing::EntryKind;
-use super::{BodySink, Lent, Opened, RetryClass, Storage, StorageError};
+use super::{BodySink, Handle, Lent, Opened, RetryClass, Storage, StorageError};
 use crate::location::{ByteRange, FileId, FileTable, Location, Unit};
 
 /// A separate folder or bucket in which files can be changed without the storage's knowledge.
@@ -68,9 +68,10 @@ type Check = (&'static str, fn(&dyn Fixture));
 /// # Panics
 /// When the storage fails a check.
 pub fn run<F: Fixture>(make: impl Fn() -> F) {
-    let checks: [Check; 11] = [
+    let checks: [Check; 12] = [
         ("files and parts of files are read into new and used buffers", reads),
         ("several locations follow each other in one buffer", several_locations),
+        ("of many files of a sample few are held open, and a change is noticed", many_files),
         ("a range past the end is a bad sample", beyond_the_end),
         ("a missing file is named, and distinguished from a missing folder", missing),
         ("a file that may not be read is named", forbidden),
@@ -176,6 +177,42 @@ fn several_locations(fixture: &dyn Fixture) {
     assert_eq!((buffer.as_slice(), ends.as_slice()), (&b"234abc9"[..], &[3, 6, 7][..]));
     let error = storage.open_all(&files, &locations, 6, &mut opened).unwrap_err();
     assert!(matches!(error, StorageError::TooLarge { length_bytes: 7, limit_bytes: 6, .. }));
+}
+
+fn many_files(fixture: &dyn Fixture) {
+    let names: Vec<String> = (0..9).map(|number| format!("file-{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        fixture.put(name, &vec![b'0' + u8::try_from(number).unwrap(); number]);
+    }
+    let (storage, files) = (fixture.storage(), Paths::new(names));
+    let locations: Vec<_> = (0..9).map(|number| Location::whole(FileId(number))).collect();
+    let (mut opened, mut buffer, mut ends) = (vec![], vec![], vec![]);
+    let mut read = |change: &dyn Fn()| {
+        assert_eq!(storage.open_all(&files, &locations, 36, &mut opened)?, 36);
+        let is_deferred = |opened: &&Opened| matches!(opened.handle, Handle::Deferred);
+        assert_eq!(opened.iter().filter(is_deferred).count(), 5);
+        change();
+        storage.read_all(&files, &mut opened, &mut buffer, &mut ends)?;
+        assert_eq!(ends, [0, 1, 3, 6, 10, 15, 21, 28, 36]);
+        Ok::<_, StorageError>(buffer.clone())
+    };
+    let expected: Vec<u8> = (1..9).flat_map(|n| vec![b'0' + n; usize::from(n)]).collect();
+    assert_eq!(read(&|| ()).unwrap(), expected);
+    for (bytes, expected) in [(&b"seven"[..], "fewer"), (b"more than seven", "more")] {
+        let error = read(&|| fixture.put("file-7", bytes)).unwrap_err();
+        assert!(
+            matches!(&error, StorageError::Changed { path, found, expected_bytes: 7 }
+                if *found == expected && path.ends_with("file-7")),
+            "{error}"
+        );
+        fixture.put("file-7", b"7777777");
+    }
+    let error = read(&|| fixture.remove("file-8")).unwrap_err();
+    assert_eq!((error.class(), error.path().ends_with("file-8")), (RetryClass::File, true));
+    // The size of all of them counts.
+    fixture.put("file-8", b"88888888");
+    let error = storage.open_all(&files, &locations, 35, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, StorageError::TooLarge { length_bytes: 36, limit_bytes: 35, .. }));
 }
 
 fn beyond_the_end(fixture: &dyn Fixture) {

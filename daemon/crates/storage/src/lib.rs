@@ -27,6 +27,7 @@ mod retries;
 mod stalling;
 pub mod version;
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 
 pub use body_sink::{BodySink, Lent, Target};
@@ -50,7 +51,7 @@ pub use retries::{Retries, RetryTerms};
 #[doc(hidden)]
 pub use stalling::{RepeatingFolder, SlowFolder, StalledFile};
 
-use crate::location::{FileId, FileTable, Location, Transform, Unit};
+use crate::location::{ByteRange, FileId, FileTable, Location, Transform, Unit};
 use forebay_observe::{CacheMetrics, RequestMetrics};
 use listing::Directories;
 use version::FileStatus;
@@ -165,9 +166,14 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         opened: &mut Vec<Opened>,
     ) -> Result<u64, StorageError> {
         opened.clear();
-        let (mut length_bytes, mut limited_bytes) = (0_u64, 0_u64);
+        let (mut length_bytes, mut limited_bytes, mut unknown) = (0_u64, 0_u64, 0);
         for location in locations {
-            let next = self.open(files, *location)?;
+            let is_unknown = locations.len() > MOST_HELD && is_of_unknown_length(files, location);
+            unknown += usize::from(is_unknown);
+            let next = match is_unknown && unknown > MOST_HELD {
+                true => defer(self, files, *location)?,
+                false => self.open(files, *location)?,
+            };
             length_bytes = length_bytes.saturating_add(next.length_bytes);
             // Pages that samples share do not count for the limit of one sample.
             if !matches!(location.unit, Unit::Block(Transform::Unpacked { .. })) {
@@ -181,6 +187,29 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
             opened.push(next);
         }
         Ok(length_bytes)
+    }
+
+    /// Appends the bytes of a location that [`open_all`](Self::open_all) opened.
+    ///
+    /// # Errors
+    /// As [`read_opened`](Self::read_opened), and those of [`open`](Self::open) for a file that is opened only now.
+    fn read_held(
+        &self,
+        files: &dyn FileTable,
+        opened: Opened,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), StorageError> {
+        if !matches!(opened.handle, Handle::Deferred) {
+            return self.read_opened(files, opened, buffer);
+        }
+        let now = self.open(files, opened.location)?;
+        let found = match now.length_bytes.cmp(&opened.length_bytes) {
+            Ordering::Equal => return self.read_opened(files, now, buffer),
+            Ordering::Less => "fewer",
+            Ordering::Greater => "more",
+        };
+        let path = self.full_path(&files.path(opened.location.file));
+        Err(StorageError::Changed { path, expected_bytes: opened.length_bytes, found })
     }
 
     /// Replaces the buffer's contents by the bytes of the opened locations, in order, and records their ends if there
@@ -199,7 +228,7 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         ends.clear();
         let is_split = opened.len() > 1;
         for opened in opened.drain(..) {
-            self.read_opened(files, opened, buffer)?;
+            self.read_held(files, opened, buffer)?;
             if is_split {
                 ends.push(buffer.len());
             }
@@ -222,6 +251,24 @@ pub trait Storage: Directories + Send + Sync + std::fmt::Debug {
         self.open_all(files, &[location], limit_bytes, &mut opened)?;
         self.read_all(files, &mut opened, buffer, &mut Vec::new())
     }
+}
+
+/// Whole files of unknown size that a sample holds open at once: for each a storage holds a descriptor, or a connection
+/// with its buffers.
+const MOST_HELD: usize = 4;
+
+fn is_of_unknown_length(files: &dyn FileTable, location: &Location) -> bool {
+    location.range == ByteRange::WHOLE && files.stamp(location.file).is_none()
+}
+
+/// Asks for the size of a whole file, which is opened when it is read.
+fn defer(
+    storage: &(impl Storage + ?Sized),
+    files: &dyn FileTable,
+    location: Location,
+) -> Result<Opened, StorageError> {
+    let bytes = storage.status(files, location.file)?.bytes;
+    Ok(Opened::new(location, bytes, Handle::Deferred))
 }
 
 /// A storage's metrics and memory, with those of its layers.

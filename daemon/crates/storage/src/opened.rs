@@ -27,6 +27,8 @@ pub struct Opened {
 pub enum Handle {
     /// Nothing: reading sends a request.
     Unrequested,
+    /// Nothing: the file is opened when it is read, because its sample has many.
+    Deferred,
     /// A response whose body follows.
     Response(Box<dyn Response>),
     /// A file of a file system.

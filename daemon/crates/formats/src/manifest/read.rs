@@ -1,5 +1,6 @@
 //! Reads manifests: finds each row's cells, checks them and adds them to the index.
 
+use super::path_lists;
 use super::paths::Paths;
 use super::rules::FoundClasses;
 use super::table::Table;
@@ -32,6 +33,8 @@ pub(super) struct Reading<'a> {
     pub(super) missing: Vec<u64>,
     /// By rule: the common form of its lists of numbers.
     pub(super) lists: Vec<Option<ListForm>>,
+    /// By rule: the length of its longest list of paths.
+    pub(super) longest_paths: Vec<Option<u64>>,
     rows: u64,
 }
 
@@ -60,6 +63,7 @@ impl<'a> Reading<'a> {
             skipped: 0,
             missing: vec![0; rules.len()],
             lists: rules.iter().map(|rule| rule.list.clone()).collect(),
+            longest_paths: rules.iter().map(|rule| rule.longest_paths).collect(),
             rows: 0,
         })
     }
@@ -189,7 +193,11 @@ impl<'a> Reading<'a> {
             let path = resolved.next();
             cells.push(match (found, path) {
                 (Some((column, cell)), Some(path)) if rule.is_file() => {
-                    paths.resolve(cell, path).map_err(|reason| table.fault_in(column, &reason))?;
+                    let resolved = match rule.longest_paths {
+                        Some(_) => path_lists::resolve(cell, table.is_list(column), paths, path),
+                        None => paths.resolve(cell, path),
+                    };
+                    resolved.map_err(|reason| table.fault_in(column, &reason))?;
                     Some(path.as_slice())
                 }
                 (found, _) => found.map(|(_, cell)| cell),
@@ -217,6 +225,11 @@ impl<'a> Reading<'a> {
             if let (Some(list), Some(cell)) = (list, cell) {
                 // A list that does not fit is a bad sample.
                 list.add(cell);
+            }
+        }
+        for (longest, cell) in self.longest_paths.iter_mut().zip(&cells) {
+            if let (Some(longest), Some(cell)) = (longest, cell) {
+                *longest = (*longest).max(path_lists::paths_of(cell).count() as u64);
             }
         }
         self.draft.add(line, cells.into_iter());

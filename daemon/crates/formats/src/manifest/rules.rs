@@ -61,18 +61,23 @@ impl SeenColumn {
         self.form() == Form::Image
     }
 
+    /// Whether its values are lists of pictures' paths, of which one is not empty.
+    pub(super) fn lists_pictures(&self) -> bool {
+        let parsed = |value: &Vec<u8>| serde_json::from_slice::<Vec<String>>(value).ok();
+        let Some(lists) = self.values.iter().map(parsed).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let mut paths = lists.iter().flatten().peekable();
+        self.lists > 0 && paths.peek().is_some() && paths.all(|path| is_picture(path.as_bytes()))
+    }
+
     /// The form of its values: images by file extension, numbers, lists of numbers, else text.
     fn form(&self) -> Form {
         let text = |value: &Vec<u8>| std::str::from_utf8(value).unwrap_or("?").trim().to_owned();
         let are = |test: &dyn Fn(&Vec<u8>) -> bool| {
             !self.values.is_empty() && self.values.iter().all(test)
         };
-        let is_image = |value: &Vec<u8>| {
-            let dot = value.iter().rposition(|byte| *byte == b'.');
-            let last = dot.map(|dot| value[dot + 1..].to_ascii_lowercase());
-            last.is_some_and(|last| IMAGES.iter().any(|image| image.as_bytes() == last))
-        };
-        if are(&is_image) {
+        if are(&|value| is_picture(value)) {
             Form::Image
         } else if self.is_numbers() || are(&|value| has_extension(value, &[".npy"])) {
             Form::Array
@@ -86,12 +91,22 @@ impl SeenColumn {
     }
 }
 
+/// Whether a path has the extension of a picture.
+fn is_picture(path: &[u8]) -> bool {
+    let dot = path.iter().rposition(|byte| *byte == b'.');
+    let last = dot.map(|dot| path[dot + 1..].to_ascii_lowercase());
+    last.is_some_and(|last| IMAGES.iter().any(|image| image.as_bytes() == last))
+}
+
 /// Sets the form of columns for which the configuration sets none.
 pub(super) fn settle_forms(rules: &mut [ColumnRule], seen: &[SeenColumn]) {
     for rule in rules.iter_mut().filter(|rule| !rule.has_form) {
         let column = seen.iter().find(|column| rule.rule.from.contains(&column.name));
         rule.rule.form = column.map_or(Form::Text, SeenColumn::form);
         rule.has_form = true;
+    }
+    for rule in rules.iter_mut().filter(|rule| rule.rule.form == Form::Images) {
+        rule.longest_paths = Some(0);
     }
     for rule in rules.iter_mut().filter(|rule| rule.rule.form == Form::Array) {
         let is_numbers =

@@ -155,6 +155,14 @@ fn rules(
         return Ok(rules);
     }
     let (rules, left_out) = infer_rules(&seen);
+    let lists = seen.iter().filter(|column| column.lists_pictures());
+    warnings.extend(lists.map(|column| {
+        format!(
+            "`{name}` has lists of paths of pictures, and is text; to read the pictures, set dataset.fields.{name} to \
+             {{ from = {name:?}, as = \"images\" }}",
+            name = column.name
+        )
+    }));
     if !left_out.is_empty() {
         warnings.push(format!(
             "columns that no field was made of, since they are empty or their names cannot be a field's: {}; name them in \
@@ -265,7 +273,7 @@ pub(super) fn make(
         reading.read(path, file.stamp, table, &paths)?;
         done.set(done.get() + 1);
     }
-    let Reading { found, draft, listed, skipped, missing, lists, .. } = reading;
+    let Reading { found, draft, listed, skipped, missing, lists, longest_paths, .. } = reading;
     let form = "a sample is named by its manifest and its line, as in train.csv:17";
     opening.conclude_rows(listed, form, (draft.samples(), skipped), warnings)?;
     let lacking = rules.iter().zip(missing);
@@ -277,8 +285,8 @@ pub(super) fn make(
             classes.names = found.into_names();
         }
     }
-    for (rule, list) in rules.iter_mut().zip(lists) {
-        rule.list = list;
+    for (rule, (list, longest)) in rules.iter_mut().zip(lists.into_iter().zip(longest_paths)) {
+        (rule.list, rule.longest_paths) = (list, longest);
     }
     Ok(draft.build(started_seconds, &rules_text(&rules)))
 }

@@ -58,6 +58,8 @@ fn manifests_conform_on_disk_and_from_urls() {
     }
 }
 
+mod pictures;
+
 struct Fixture {
     folder: tempfile::TempDir,
     own: Section,

@@ -141,4 +141,9 @@ fn manifests_of_tables_have_lists_only_if_they_are_named() {
     );
     let named = open_as("manifest", &path, own).unwrap();
     assert_eq!(sample(&named, 1).unwrap(), [r#""[\"t0\"]""#, r#""[0.0]""#]);
+    // Texts that are paths of pictures.
+    write_aged(&path.with_file_name("t0"), b"12");
+    let own = own_keys("dataset.fields = { tags = { from = \"tags\", as = \"images\" } }");
+    let pictured = open_as("manifest", &path, own).unwrap();
+    assert_eq!(sample(&pictured, 1).unwrap(), ["images 2:99"]);
 }

@@ -48,7 +48,7 @@ pub(super) fn fetch(
             }
             let mut bytes = Vec::new();
             let dataset = stream.dataset.as_ref();
-            let read = || stream.storage.read_opened(dataset, opened, &mut bytes);
+            let read = || stream.storage.read_held(dataset, opened, &mut bytes);
             if let Err(error) = reading.call("reading", read)? {
                 return Ok(Err(error));
             }
