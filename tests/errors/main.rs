@@ -12,5 +12,6 @@ mod killers;
 mod memory;
 mod mistakes;
 mod outages;
+mod pictures;
 mod remote;
 mod stalls;

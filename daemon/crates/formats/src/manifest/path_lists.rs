@@ -38,7 +38,8 @@ pub(super) fn resolve(
     cell.clear();
     let mut path = Vec::new();
     // A table's list, and one in a cell of CSV, is text with JSON.
-    if !is_list && !(text.starts_with(b"[") && text.ends_with(b"]")) {
+    let is_text_of_list = text.starts_with(b"[") && text.ends_with(b"]");
+    if !(is_list || is_text_of_list) {
         return push(text, paths, &mut path, cell);
     }
     let mut fault = None;
