@@ -197,11 +197,6 @@ pub(super) fn is_picture(name: &[u8]) -> bool {
     })
 }
 
-/// The folder of a path.
-pub(super) fn folder_of(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|byte| *byte == b'/').map_or(b"", |slash| &path[..slash])
-}
-
 /// Names of classes as part of a digest: none differ from a list without any.
 pub(super) fn text_of_names(names: Option<&[String]>) -> String {
     match names {

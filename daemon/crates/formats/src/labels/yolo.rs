@@ -11,8 +11,8 @@ use forebay_keys::keys;
 
 use super::yaml::Yaml;
 use super::{
-    Label, LabelKind, Labels, MaskSource, Objects, Pair, Plan, folder_of, is_picture, stem,
-    text_of_names, twice,
+    Label, LabelKind, Labels, MaskSource, Objects, Pair, Plan, is_picture, stem, text_of_names,
+    twice,
 };
 use crate::indexed::Opening;
 use crate::manifest::coco::Masks;
@@ -29,6 +29,9 @@ const DATA: &str = "data.yaml";
 const MAX_DATA_BYTES: u64 = 1 << 20;
 /// The maximal size of a list of pictures.
 const MAX_LIST_BYTES: u64 = 64 << 20;
+/// Usual names of sets.
+const SETS: [&str; 8] =
+    ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
 /// How far outside of the picture a place may be, in parts of its side: labelling tools round.
 const BEYOND: f64 = 0.01;
 
@@ -95,16 +98,15 @@ impl LabelKind for Yolo {
                 let folders = [format!("images/{set}"), format!("{set}/images")];
                 let of = |folder: &String| in_folder(found, folder.as_bytes());
                 let pictures = folders.iter().map(of).find(|pictures| !pictures.is_empty());
-                // Folders below it may be other sets.
+                // Not if folders below it are other sets.
                 let undivided = || {
                     let all = in_folder(found, b"images");
-                    let is_direct = |path: &Vec<u8>| folder_of(path) == b"images";
-                    (!all.is_empty() && all.iter().all(is_direct)).then_some(all)
+                    (!all.is_empty() && !all.iter().any(|path| is_of_set(path))).then_some(all)
                 };
                 (None, pictures.or_else(undivided).ok_or_else(|| {
                     opening.request.no_samples(format!(
-                        "it has no {DATA}, no pictures in {}, and not all of images in that folder itself; name the \
-                         pictures' folder by dataset.image_set",
+                        "it has no {DATA}, no pictures in {}, and no images that are not divided into sets; name \
+                         the pictures' folder by dataset.image_set",
                         folders.join(" or ")
                     ))
                 })?)
@@ -266,6 +268,12 @@ fn in_folder(found: &[Vec<u8>], folder: &[u8]) -> Vec<Vec<u8>> {
         is_picture(path) && (folder.is_empty() || rest.is_some_and(|rest| rest.starts_with(b"/")))
     };
     found.iter().filter(is_in).cloned().collect()
+}
+
+/// Whether a picture is in a folder of `images` with the usual name of a set.
+fn is_of_set(picture: &[u8]) -> bool {
+    let folder = picture.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+    SETS.iter().any(|set| folder.eq_ignore_ascii_case(set.as_bytes()))
 }
 
 /// The file of labels of a picture: below `labels` instead of the last `images`, or beside it.
