@@ -112,8 +112,8 @@ fn a_picture_of_a_list_that_is_missing_or_broken_is_named_or_replaced() {
     let impatient = "dataset.outage_timeout = \"1s\"\n";
     fs::rename(&file, &gone).unwrap();
     let (_, error) = until_error(&mut attach(&local(&dir, impatient)));
-    let told = error.to_string();
-    assert!(told.contains(file.to_str().unwrap()) && told.contains("vanished"), "{told}");
+    let said = error.to_string();
+    assert!(said.contains(file.to_str().unwrap()) && said.contains("vanished"), "{said}");
     let keys = format!("{impatient}errors = {{ on_unreadable = \"substitute\", budget = 40 }}");
     let found = take_epoch(&mut attach(&local(&dir, &keys)));
     assert_eq!(found.len(), 8);
@@ -125,8 +125,8 @@ fn a_picture_of_a_list_that_is_missing_or_broken_is_named_or_replaced() {
     fs::remove_file(&file).unwrap();
     fs::write(&file, b"no picture").unwrap();
     let (_, error) = until_error(&mut attach(&local(&dir, "")));
-    let told = error.to_string();
-    assert!(told.contains("train.jsonl:") && told.contains(": image "), "{told}");
+    let said = error.to_string();
+    assert!(said.contains("train.jsonl:") && said.contains(": image "), "{said}");
 }
 
 #[test]
@@ -140,11 +140,11 @@ fn check_names_the_row_that_leads_out_of_a_bucket() {
         server.port()
     );
     let config = config(&dir, "s3.toml", &server.url("s3", "images/train.jsonl"), &keys);
-    let told = program::run_to_end(dir.forebay(&["check"]).arg(&config));
-    assert!(told.contains("train.jsonl:41: `images` leads out of s3://"), "{told}");
+    let said = program::run_to_end(dir.forebay(&["check"]).arg(&config));
+    assert!(said.contains("train.jsonl:41: `images` leads out of s3://"), "{said}");
     // On disk the check passes, and says how many files a row has.
     fs::write(dir.path("images/train.jsonl"), manifest()).unwrap();
-    let told = program::run(dir.forebay(&["check"]).arg(local(&dir, "")));
-    assert!(told.status.success(), "{told:?}");
-    assert!(told.stdout.contains("images|image (up to 8 a row)"), "{told:?}");
+    let said = program::run(dir.forebay(&["check"]).arg(local(&dir, "")));
+    assert!(said.status.success(), "{said:?}");
+    assert!(said.stdout.contains("images|image (up to 8 a row)"), "{said:?}");
 }

@@ -258,7 +258,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// The bytes that a clip of its own holds.
+/// The bytes of memory of a clip that [`owned`] has copied.
 pub(crate) fn held_bytes(clip: &Clip<'_>) -> usize {
     clip.data.len()
         + clip.configuration.len()

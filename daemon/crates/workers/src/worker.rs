@@ -49,9 +49,9 @@ pub(crate) enum Loss {
 /// The most time for which a worker is waited for. Time for which it waits for a core does not count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
-    /// For the user's code: it begins anew with each row, and stands still while the worker is stopped, as by a debugger.
+    /// Of each row, for the user's code. Time for which the worker is stopped, as by a debugger, does not count.
     Row(Duration),
-    /// For foreign decoders, which may have been taken over: for the whole call, whatever the worker does.
+    /// Of the whole call, for foreign decoders: hostile data may control what they do.
     Call(Duration),
 }
 

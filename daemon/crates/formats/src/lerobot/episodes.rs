@@ -17,7 +17,7 @@ use super::rows::{Table, visit_lines};
 /// The most episodes, and the most frames of one.
 const MAX_EPISODES: u64 = 1 << 32;
 /// The most tasks.
-/// The files of tasks, of both layouts.
+/// The file of tasks: in the layout of episodes, and in the shared one.
 pub(super) const TASKS: [&[u8]; 2] = [b"meta/tasks.jsonl", b"meta/tasks.parquet"];
 const MAX_TASKS: u64 = 1 << 24;
 /// How much larger than the place in the list a task's number may be, beside sixteen times the place.

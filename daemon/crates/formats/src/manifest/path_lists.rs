@@ -1,7 +1,7 @@
 //! Cells that are lists of pictures' paths.
 //!
-//! In the index a list is its paths, each with a byte of zero behind it, which no path has. An empty path stands for a
-//! picture that is null.
+//! The index stores a list as its paths, each followed by a byte of zero, which no path contains. The path of a picture
+//! that is null is stored as empty.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -11,7 +11,7 @@ pub(super) const fn turned_size(size: Size, rotation: Rotation) -> Size {
     if rotation.swaps_sides() { Size { width: height, height: width } } else { size }
 }
 
-/// Writes the row `y` of a picture where it lies in the turned one, of this size.
+/// Writes the pixels of the row `y` of a picture to their places in the turned picture. `turned`: its size.
 pub(super) fn write_turned_row(
     row: &[u8],
     y: usize,
