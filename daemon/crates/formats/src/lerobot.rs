@@ -225,20 +225,15 @@ impl Format for LeRobot {
 
     fn is_complete(index: &RobotIndex, opening: &Opening<'_, Self>) -> Result<bool, DatasetError> {
         let read_at = index.file().scan_started_seconds();
-        let is_there =
-            |path| Ok::<_, DatasetError>(StoredFile::if_there(opening.storage, path)?.is_some());
         // A dataset may lack these, and have them at another time.
-        let mut absent = vec![episodes::TASKS[0], episodes::TASKS[1], scan::STATISTICS];
-        for (file, path, stamp) in index.other_files() {
-            let listed = absent.len();
-            absent.retain(|absent| *absent != path);
-            let is_gone = absent.len() < listed && !is_there(path)?;
-            if is_gone || !is_unchanged(opening.storage, index, file, stamp, read_at)? {
+        for path in [episodes::TASKS[0], episodes::TASKS[1], scan::STATISTICS] {
+            let is_known = index.other_files().any(|(_, known, _)| known == path);
+            if is_known != StoredFile::if_there(opening.storage, path)?.is_some() {
                 return Ok(false);
             }
         }
-        for path in absent {
-            if is_there(path)? {
+        for (file, _, stamp) in index.other_files() {
+            if !is_unchanged(opening.storage, index, file, stamp, read_at)? {
                 return Ok(false);
             }
         }
