@@ -1,11 +1,15 @@
 //! Every sample once per epoch over all ranks, equal steps, counts that are exact, and a continuation with other cuts
 //! anywhere.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_protocol::ids::SampleId;
 use forebay_select::Subset;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Dealing, Last, PlannedRow, Schedule, Selection};
+use crate::{Dealing, Drawn, Last, PlannedRow, Schedule, Selection};
 
 const SEED: u64 = 7;
 
@@ -391,23 +395,37 @@ fn substitutes_keep_their_batch_within_the_budget() {
 }
 
 #[test]
-fn pool_that_many_threads_plan_is_kept_once() {
-    let lengths: Vec<u32> = (0..2000).map(|sample| sample % 90 + 10).collect();
-    let case = Case { lengths, pool: 500, budget: 800, last: Last::Drop };
-    let ranks = case.world(8, 800);
-    let by_length = &ranks[0].by_length.as_ref().unwrap().of;
-    let start = std::sync::Barrier::new(ranks.len());
-    std::thread::scope(|scope| {
-        for schedule in &ranks {
-            scope.spawn(|| {
-                start.wait();
-                for pool in 0..4 {
-                    let plan = schedule.plan_or_error(0, pool).unwrap();
-                    assert!(plan.all_steps() > 0);
-                }
-            });
-        }
-    });
-    assert_eq!(by_length.results_kept().0, 4);
-    assert_eq!(*by_length.cutting.pools.lock().unwrap(), 0, "all turns have ended");
+fn pool_that_many_threads_plan_is_kept_once_and_few_are_cut_at_a_time() {
+    let by_length = ByLength::new(vec![50; 800].into(), 100, 800, 4, 16);
+    let pools = by_length.pools(800, 1);
+    let plan = |pool: u64, order: &dyn Fn()| {
+        let chain: Arc<[Cut]> = Arc::new([pools.cut.starting_at(pools.start_of(pool))]);
+        let made = by_length.plan(&pools, (0, pool), &chain, SEED, || {
+            order();
+            let id = |number| Drawn { sample: SampleId(number), pass: 0 };
+            EpochOrder::of_rows((0..800).map(id).collect())
+        });
+        assert!(made.unwrap().all_steps() > 0);
+    };
+    let start = std::sync::Barrier::new(8);
+    let (cutting, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    // Longer than the other threads need to find that the pool is not kept.
+    let order = || {
+        most.fetch_max(cutting.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        cutting.fetch_sub(1, Ordering::SeqCst);
+    };
+    for same in [true, false] {
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (start, plan, order) = (&start, &plan, &order);
+                scope.spawn(move || {
+                    start.wait();
+                    plan(if same { 0 } else { number }, order);
+                });
+            }
+        });
+        assert_eq!(by_length.results_kept().0, if same { 1 } else { 8 });
+    }
+    assert_eq!(most.load(Ordering::SeqCst), CUT_AT_ONCE - 1);
 }
