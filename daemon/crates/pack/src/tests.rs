@@ -381,6 +381,11 @@ fn a_run_that_was_killed_after_the_renaming_is_ended() {
     fixture.pack("tar", |_| {}).unwrap();
     fs::create_dir(&packing).unwrap();
     fs::write(packing.join("begun.json"), &begun).unwrap();
+    // It may be about to end that itself.
+    let held = fs::File::open(packing.join("begun.json")).unwrap();
+    held.try_lock().unwrap();
+    assert!(matches!(fixture.pack("tar", |_| {}), Err(PackError::InUse(_))));
+    drop(held);
     let again = fixture.pack("tar", |_| {}).unwrap();
     assert_eq!(again, Packed { resumed: packed.samples, ..packed });
     assert!(files(&output) == expected && !packing.exists());
