@@ -73,7 +73,8 @@ impl CredentialHelper {
     fn start(arguments: &[String]) -> io::Result<Self> {
         let (own, theirs) = UnixStream::pair()?;
         own.set_read_timeout(Some(ANSWER_LIMIT))?;
-        let child = Command::new(std::env::current_exe()?)
+        // The program that runs, even if its file has been replaced since.
+        let child = Command::new("/proc/self/exe")
             .arg(COMMAND)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
