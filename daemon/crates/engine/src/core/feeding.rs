@@ -43,8 +43,6 @@ pub struct FeedSession {
 pub struct FeedRequest {
     /// At least one, at most [`FeedSession::most_rows`].
     pub rows: Vec<RowKey>,
-    /// Whether a trainer waits for them: they come before others that wait.
-    pub is_urgent: bool,
     /// Gets the rows; if it is closed before they are begun, they are not made.
     pub reply: oneshot::Sender<FedRows>,
 }
@@ -218,7 +216,7 @@ impl Engine {
         let Some(one) = self.sessions.get_mut(&session.number) else {
             return Err("the feeder ends".to_owned());
         };
-        let FeedRequest { rows, is_urgent, reply } = request;
+        let FeedRequest { rows, reply } = request;
         let (count, most) = (rows.len(), session.most_rows as usize);
         if rows.is_empty() || count > most {
             return Err(format!("a request has 1 to {most} rows, and this one has {count}"));
@@ -228,7 +226,7 @@ impl Engine {
             return Err(format!("there are {samples} samples, and no sample {}", beyond.sample));
         }
         let drawn = rows.iter().map(|row| Drawn { sample: SampleId(row.sample), pass: row.pass });
-        one.ask_to_feed(drawn.collect(), is_urgent, reply);
+        one.ask_to_feed(drawn.collect(), reply);
         self.advance(session.number);
         Ok(())
     }

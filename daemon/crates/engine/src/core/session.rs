@@ -435,7 +435,7 @@ impl Session {
             false => self.stream.kept_at(row.sample),
         };
         let rows = rows.map(|row| Drawn { sample: sample(row), pass: row.pass });
-        self.order.ask(asked.request, rows.collect(), false);
+        self.order.ask(asked.request, rows.collect());
         Ok(())
     }
 

@@ -121,10 +121,7 @@ fn supply(
             }
             let (reply, answer) = tokio::sync::oneshot::channel();
             let rows = rows.iter().map(|row| row.key).collect();
-            maker
-                .borrow_mut()
-                .feed(&session, FeedRequest { rows, is_urgent: false, reply })
-                .unwrap();
+            maker.borrow_mut().feed(&session, FeedRequest { rows, reply }).unwrap();
             tokio::task::spawn_local(async move {
                 let fed = answer.await.unwrap();
                 for row in 0..fed.rows {
@@ -267,10 +264,7 @@ fn rows_of_a_client_that_has_left_are_not_made() {
             for request in 0..room as u64 {
                 let (reply, answer) = tokio::sync::oneshot::channel();
                 let rows = keys(request * 4);
-                engine
-                    .borrow_mut()
-                    .feed(&session, FeedRequest { rows, is_urgent: false, reply })
-                    .unwrap();
+                engine.borrow_mut().feed(&session, FeedRequest { rows, reply }).unwrap();
                 answers.push(answer);
             }
             let last = answers.pop().unwrap();

@@ -142,7 +142,7 @@ impl Calls {
         let asked = async move {
             turn.begins().await;
             let (reply, answer) = oneshot::channel();
-            let request = FeedRequest { rows: ticket.rows, is_urgent: ticket.is_urgent, reply };
+            let request = FeedRequest { rows: ticket.rows, reply };
             let ended = || Status::unavailable("the feeder ends");
             rows.send(request).await.map_err(|_| ended())?;
             let mut fed = answer.await.map_err(|_| ended())?;

@@ -22,14 +22,9 @@ impl Session {
     }
 
     /// Queues rows of a feeder's client.
-    pub(crate) fn ask_to_feed(
-        &mut self,
-        rows: Arc<[Drawn]>,
-        is_urgent: bool,
-        reply: oneshot::Sender<FedRows>,
-    ) {
+    pub(crate) fn ask_to_feed(&mut self, rows: Arc<[Drawn]>, reply: oneshot::Sender<FedRows>) {
         if let Some(feed) = &mut self.feed {
-            self.order.ask(feed.enter(reply), rows, is_urgent);
+            self.order.ask(feed.enter(reply), rows);
         }
     }
 

@@ -36,7 +36,6 @@ struct Request {
     number: u64,
     planned: PlannedBatch,
     rows: Rc<EpochOrder>,
-    is_urgent: bool,
 }
 
 impl OrderCursor {
@@ -81,18 +80,13 @@ impl OrderCursor {
         }
     }
 
-    /// Queues a request of a few rows; an urgent one before those that are not.
-    pub(super) fn ask(&mut self, number: u64, rows: Arc<[Drawn]>, is_urgent: bool) {
+    /// Queues a request of a few rows.
+    pub(super) fn ask(&mut self, number: u64, rows: Arc<[Drawn]>) {
         let (Some(requests), Some(first)) = (&mut self.requests, rows.first()) else { return };
         let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         let planned = PlannedBatch::of_request(count, first.pass);
-        let place = match is_urgent {
-            true => requests.iter().position(|request| !request.is_urgent),
-            false => None,
-        };
         let rows = Rc::new(EpochOrder::of_rows(rows));
-        let request = Request { number, planned, rows, is_urgent };
-        requests.insert(place.unwrap_or(requests.len()), request);
+        requests.push_back(Request { number, planned, rows });
     }
 
     /// Moves to a position normalised by the schedule.
