@@ -502,3 +502,33 @@ fn a_url_with_a_secret_or_to_a_metadata_service_is_refused() {
         assert!(!output.contains(SECRET), "{output}");
     }
 }
+
+/// Two servers may have other data under one URL.
+#[test]
+fn the_index_of_another_endpoint_is_not_used() {
+    let (dir, other) = (TestDir::new(), TestDir::new());
+    data::images(&dir.path("images"), 8, 2);
+    data::images(&other.path("images"), 12, 2);
+    let servers = [Server::of(&dir.path("")), Server::of(&other.path(""))];
+    let url = servers[0].url("s3", "images");
+    assert_eq!(url, servers[1].url("s3", "images"));
+    let config = |server: &Server, index: &str| {
+        dir.config(
+            "train.toml",
+            &format!(
+                "preset = \"imagenet-eval\"\ndataset.path = {url:?}\nbatch.size = 4\norder.epochs = 1\n{index}\n\
+                 storage = {{ anonymous = true, endpoint = \"http://127.0.0.1:{}\" }}\n",
+                server.port()
+            ),
+        )
+    };
+    // In the folder of this user's indexes.
+    for (server, samples) in [(&servers[0], 8), (&servers[1], 12), (&servers[0], 8)] {
+        let report = program::run(dir.forebay(&["bench", "--json"]).arg(config(server, ""))).json();
+        assert_eq!(report["samples"], samples, "{report}");
+    }
+    let index = format!("dataset.index = {:?}", dir.path("own.index"));
+    program::run(dir.forebay(&["bench", "--json"]).arg(config(&servers[0], &index))).json();
+    let said = program::run_to_end(dir.forebay(&["bench"]).arg(config(&servers[1], &index)));
+    assert!(said.contains("own.index") && said.contains("another dataset"), "{said}");
+}
