@@ -513,14 +513,14 @@ fn the_index_of_another_endpoint_is_not_used() {
     let url = servers[0].url("s3", "images");
     assert_eq!(url, servers[1].url("s3", "images"));
     let config = |server: &Server, index: &str| {
-        dir.config(
-            "train.toml",
-            &format!(
-                "preset = \"imagenet-eval\"\ndataset.path = {url:?}\nbatch.size = 4\norder.epochs = 1\n{index}\n\
-                 storage = {{ anonymous = true, endpoint = \"http://127.0.0.1:{}\" }}\n",
-                server.port()
-            ),
-        )
+        let path = dir.path("train.toml");
+        let text = format!(
+            "preset = \"imagenet-eval\"\ndataset.path = {url:?}\nbatch.size = 4\norder.epochs = 1\n{index}\n\
+             cpu.policy = \"normal\"\nstorage = {{ anonymous = true, endpoint = \"http://127.0.0.1:{}\" }}\n",
+            server.port()
+        );
+        std::fs::write(&path, text).unwrap();
+        path
     };
     // In the folder of this user's indexes.
     for (server, samples) in [(&servers[0], 8), (&servers[1], 12), (&servers[0], 8)] {
