@@ -87,7 +87,13 @@ step() {
     printf '== %s: %s seconds, %s of a processor\n' "$name" "$seconds" "$computed"
     printf '%s\t%s\t%s\n' "$seconds" "$computed" "$name" >>"$FOREBAY_STEP_TIMES"
     [ "$status" != 124 ] || fail "FAILED: $name took longer than $step_limit_seconds seconds"
+    [ "$status" = 0 ] || repeat_panics "$step_logs/$step_number"
     [ "$status" = 0 ] || fail "FAILED: $name (status $status)"
+}
+
+# Repeats what tests of Rust panicked with, as other tests have printed much since.
+repeat_panics() {
+    awk '/panicked at/ { left = 8 } left && count < 200 { print "  " $0; left--; count++ }' "$1" | cut -c 1-2000 >&2
 }
 
 # end_output PROCESS: waits until the process has shown a step's output. A process that outlives the step, such as the
