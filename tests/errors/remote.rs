@@ -527,6 +527,23 @@ fn the_index_of_another_endpoint_is_not_used() {
         let report = program::run(dir.forebay(&["bench", "--json"]).arg(config(server, ""))).json();
         assert_eq!(report["samples"], samples, "{report}");
     }
+    // The server that the environment names is another one, too; and it is not that which the configuration names.
+    let plain = dir.path("plain.toml");
+    let text = std::fs::read_to_string(config(&servers[0], "")).unwrap();
+    let (head, _) = text.split_once("storage = ").unwrap();
+    std::fs::write(&plain, format!("{head}storage = {{ anonymous = true, allow_http = true }}\n"))
+        .unwrap();
+    let of = |server: &Server| format!("http://127.0.0.1:{}", server.port());
+    for (variable, server, path, samples) in [
+        ("AWS_ENDPOINT_URL", &servers[1], &plain, 12),
+        ("AWS_ENDPOINT_URL", &servers[0], &plain, 8),
+        ("AWS_ENDPOINT_URL_S3", &servers[1], &plain, 12),
+        ("AWS_ENDPOINT_URL_S3", &servers[1], &config(&servers[0], ""), 8),
+    ] {
+        let mut bench = dir.forebay(&["bench", "--json"]);
+        let report = program::run(bench.arg(path).env(variable, of(server))).json();
+        assert_eq!(report["samples"], samples, "{variable}: {report}");
+    }
     let index = format!("dataset.index = {:?}", dir.path("own.index"));
     program::run(dir.forebay(&["bench", "--json"]).arg(config(&servers[0], &index))).json();
     let said = program::run_to_end(dir.forebay(&["bench"]).arg(config(&servers[1], &index)));

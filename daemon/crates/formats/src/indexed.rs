@@ -364,18 +364,20 @@ impl<F: Format> Opening<'_, F> {
 
 fn request<'a, F: Format>(
     config: &'a DatasetConfig,
+    server: Option<&str>,
     options: OpenOptions<'a>,
 ) -> Result<(F::Keys, Request<'a>), DatasetError> {
     let keys = F::Keys::read(&mut config.own.clone())?;
     let digested = F::digested(&keys)?;
     let (root, pattern) = F::split(&config.path);
-    let asked = Asked { format: F::FORMAT.name, root, pattern, is_listed: F::IS_LISTED };
+    let asked = Asked { format: F::FORMAT.name, root, server, pattern, is_listed: F::IS_LISTED };
     Ok((keys, Request::of(config, options, asked, &digested)?))
 }
 
 /// Whether an index of this dataset is saved. If so, its folder has existed before.
 pub(super) fn has_saved_index<F: Format>(config: &DatasetConfig, options: OpenOptions<'_>) -> bool {
-    let Ok((_, request)) = request::<F>(config, options) else { return false };
+    // The saved index of a URL is used without a look at the root, so this is asked of file systems alone.
+    let Ok((_, request)) = request::<F>(config, None, options) else { return false };
     request.load::<F::Index>().is_ok_and(|index| index.is_some())
 }
 
@@ -386,7 +388,7 @@ pub(super) fn open<F: Format>(
     options: OpenOptions<'_>,
 ) -> OpenedFormat {
     let started = Instant::now();
-    let (keys, request) = request::<F>(config, options)?;
+    let (keys, request) = request::<F>(config, storage.server().as_deref(), options)?;
     let (root, pattern) = F::split(&config.path);
     let data = F::data_root(&keys);
     let other = open_lists(config, data.as_deref(), &root, options)?;

@@ -77,9 +77,10 @@ pub fn open_folder(
     let started = Instant::now();
     let resolve = || resolve_root(&config.path, source, format);
     let root = options.call("asking the status of", &config.path, resolve)?;
+    let server = source.server();
     let mut warnings = Vec::new();
     if let Some(file) = options.previous_index {
-        match open_previous(file, config, &root, format, started)? {
+        match open_previous(file, config, (&root, server.as_deref()), format, started)? {
             Some(opened) => {
                 read_revision_of(source, opened.0.file());
                 return Ok(opened);
@@ -92,7 +93,7 @@ pub fn open_folder(
     }
     let keys = FolderKeys::of(config)?;
     let selection = read_selection(config, &keys, options)?;
-    let identity = digest_identity(config, &root, format);
+    let identity = digest_identity(&root, server.as_deref(), format);
     let options_digest = digest_options(&selection, &keys, format);
     refuse_index_inside(config.index.as_deref(), &root)?;
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options_digest);
@@ -149,7 +150,8 @@ pub fn has_saved_index(
     };
     let Ok(keys) = FolderKeys::of(config) else { return false };
     let Ok(selection) = read_selection(config, &keys, options) else { return false };
-    let identity = digest_identity(config, &root, format);
+    // The saved index of a URL is used without a look at the root, so this is asked of file systems alone.
+    let identity = digest_identity(&root, None, format);
     let digest = digest_options(&selection, &keys, format);
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &digest);
     let load = || load_at(&place, &identity, &digest, format);
@@ -178,7 +180,7 @@ fn read_selection(
 fn open_previous(
     file: &File,
     config: &DatasetConfig,
-    root: &Path,
+    (root, server): (&Path, Option<&str>),
     format: FolderFormat,
     started: Instant,
 ) -> Result<Option<(FolderIndex, IndexReport)>, DatasetError> {
@@ -189,7 +191,7 @@ fn open_previous(
         return Ok(None);
     };
     let [identity, options] = index.file().keys();
-    if identity != digest_identity(config, root, format) {
+    if identity != digest_identity(root, server, format) {
         return Err(DatasetError::KeptIndex { path: root.to_owned() });
     }
     let place = IndexPlace::choose(config.index.as_deref(), &identity, &options);
@@ -246,27 +248,19 @@ pub fn refuse_index_inside(index: Option<&Path>, root: &Path) -> Result<(), Data
 }
 
 /// Identifies the dataset: the format, the root and its server.
-fn digest_identity(config: &DatasetConfig, root: &Path, format: FolderFormat) -> [u8; 32] {
+fn digest_identity(root: &Path, server: Option<&str>, format: FolderFormat) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(format.name.as_bytes());
     hasher.update(b"\0");
     hasher.update(root.as_os_str().as_bytes());
-    with_server(*hasher.finalize().as_bytes(), config)
+    with_server(*hasher.finalize().as_bytes(), server)
 }
 
-/// The identity of a dataset at the server that `storage.endpoint` names: other servers have other data under one URL.
+/// The identity of a dataset at a [server](Directories::server): others have other data under one URL.
 #[must_use]
-pub fn with_server(identity: [u8; 32], config: &DatasetConfig) -> [u8; 32] {
-    let mut keys = config.storage.entries().iter();
-    let endpoint = keys.find(|(key, _)| key == "endpoint");
-    match endpoint.and_then(|(_, located)| located.value.as_text()) {
-        Some(endpoint) if config.is_remote() => *blake3::Hasher::new()
-            .update(&identity)
-            .update(endpoint.as_bytes())
-            .finalize()
-            .as_bytes(),
-        _ => identity,
-    }
+pub fn with_server(identity: [u8; 32], server: Option<&str>) -> [u8; 32] {
+    let Some(server) = server else { return identity };
+    *blake3::Hasher::new().update(&identity).update(server.as_bytes()).finalize().as_bytes()
 }
 
 /// Everything else that determines the contents of the index.

@@ -78,6 +78,8 @@ pub struct Asked<'a> {
     pub format: &'static str,
     /// The folder that contains all files.
     pub root: PathBuf,
+    /// As [`Directories::server`](forebay_storage::listing::Directories::server).
+    pub server: Option<&'a str>,
     /// The pattern of the files, relative to the folder.
     pub pattern: Option<&'a str>,
     /// Whether the folder is listed for the files; if so, the index must not be inside it.
@@ -108,7 +110,7 @@ impl<'a> Request<'a> {
     pub fn of(
         config: &'a DatasetConfig,
         options: OpenOptions<'a>,
-        Asked { format, root, pattern, is_listed }: Asked<'_>,
+        Asked { format, root, server, pattern, is_listed }: Asked<'_>,
         own: &str,
     ) -> Result<Self, DatasetError> {
         let read = |path: &PathBuf| {
@@ -132,7 +134,7 @@ impl<'a> Request<'a> {
             root.as_os_str().as_encoded_bytes(),
             pattern.unwrap_or("").as_bytes(),
         ]);
-        let identity = with_server(identity, config);
+        let identity = with_server(identity, server);
         let limit = config.limit.map_or(String::new(), |limit| limit.to_string());
         let ids_bytes = ids.as_ref().map(ListFile::bytes);
         let digest = digest([

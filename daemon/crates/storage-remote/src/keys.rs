@@ -12,7 +12,7 @@ forebay_keys::keys! {
     /// The location and the credentials of a URL's data.
     pub struct RemoteKeys = "storage" {
         /// the server, such as `"https://minio.lab:9000"`; with the bucket in the path unless `virtual_hosted`
-        pub endpoint: String, "", absent("`AWS_ENDPOINT_URL`, else the provider's");
+        pub endpoint: String, "", absent("`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, the profile's, else the provider's");
         /// of Azure
         pub account: String, "", absent("`AZURE_STORAGE_ACCOUNT_NAME`");
         /// of S3

@@ -85,8 +85,8 @@ pub struct RemoteObjects {
     /// `dataset.path`.
     url: PathBuf,
     root_is_file: bool,
-    /// The endpoint, if it differs from the provider's.
-    endpoint: Option<String>,
+    /// The server, if the URL does not say it.
+    server: Option<String>,
     /// Whether objects never change under their names.
     is_immutable: bool,
     /// Whether `storage.requests_per_second` spreads the requests.
@@ -173,7 +173,7 @@ impl RemoteObjects {
             root,
             url: url.to_owned(),
             root_is_file: false,
-            endpoint: keys.endpoint.clone().or_else(|| stores.repository()?.endpoint.unusual()),
+            server: stores.server(),
             is_immutable: keys.immutable,
             is_paced: keys.requests_per_second.is_some(),
             clients: Arc::new(ClientPool::new(stores)),
@@ -634,8 +634,8 @@ impl Storage for RemoteObjects {
     }
 
     fn cache_scope(&self) -> Option<CacheScope> {
-        let endpoint = self.endpoint.as_deref().unwrap_or_default();
-        let name = format!("{endpoint} {}", self.root.full("")).trim().to_owned();
+        let server = self.server.as_deref().unwrap_or_default();
+        let name = format!("{server} {}", self.root.full("")).trim().to_owned();
         let untagged = if self.is_immutable { Untagged::Name } else { Untagged::Status };
         Some(CacheScope { name, untagged })
     }

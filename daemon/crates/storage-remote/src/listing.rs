@@ -221,6 +221,10 @@ impl Directories for RemoteObjects {
         Some(&self.url)
     }
 
+    fn server(&self) -> Option<String> {
+        self.server.clone()
+    }
+
     fn revision(&self) -> Option<String> {
         self.clients.repository()?.commit()
     }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
 use object_store::azure::{AzureConfigKey, AzureCredentialProvider, MicrosoftAzureBuilder};
 use object_store::client::HttpClient;
-use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
+use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
@@ -168,6 +168,22 @@ impl Stores {
         }
     }
 
+    /// The server, and of Azure the account, if the URL does not say it: two of them may have other data under one URL.
+    pub(super) fn server(&self) -> Option<String> {
+        match &self.provider {
+            Provider::S3(builder) => builder.get_config_value(&AmazonS3ConfigKey::S3Endpoint),
+            Provider::Gs(builder) => builder.get_config_value(&GoogleConfigKey::BaseUrl),
+            Provider::Az(builder) => {
+                let keys = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint];
+                let words: Vec<_> =
+                    keys.iter().filter_map(|key| builder.get_config_value(key)).collect();
+                Some(words.join(" "))
+            }
+            Provider::Web(_) => None,
+            Provider::Hub(repository, _) => repository.endpoint.unusual(),
+        }
+    }
+
     /// How requests to the hub are spread over time.
     #[cfg(test)]
     pub(super) fn pace_of_hub(&self) -> Option<Arc<Pace>> {
@@ -269,18 +285,19 @@ fn s3(
     let entry = |key: &str| entries.as_ref().and_then(|entries| entries.get(key)).cloned();
     let is_set = |key| builder.get_config_value(&key).is_some();
     let has_region = is_set(AmazonS3ConfigKey::Region) || is_set(AmazonS3ConfigKey::DefaultRegion);
-    let has_endpoint = is_set(AmazonS3ConfigKey::Endpoint);
     let region = keys.region.clone().or_else(|| entry("region").filter(|_| !has_region));
     if let Some(region) = region {
         builder = builder.with_region(region);
     }
-    let endpoint =
-        keys.endpoint.clone().or_else(|| entry("endpoint_url").filter(|_| !has_endpoint));
-    if let Some(endpoint) = endpoint {
-        check_endpoint(&endpoint, keys, "the endpoint of S3")?;
-        builder = builder.with_endpoint(endpoint);
-    } else if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
-        check_endpoint(&endpoint, keys, "AWS_ENDPOINT_URL")?;
+    let variable = |name, key| Some((builder.get_config_value(&key)?, name));
+    let endpoint = (keys.endpoint.clone().map(|endpoint| (endpoint, "storage.endpoint")))
+        .or_else(|| variable("AWS_ENDPOINT_URL_S3", AmazonS3ConfigKey::S3Endpoint))
+        .or_else(|| variable("AWS_ENDPOINT_URL", AmazonS3ConfigKey::Endpoint))
+        .or_else(|| Some((entry("endpoint_url")?, "endpoint_url of the profile")));
+    if let Some((endpoint, name)) = endpoint {
+        check_endpoint(&endpoint, keys, name)?;
+        // Before any other.
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
     }
     if keys.virtual_hosted {
         builder = builder.with_virtual_hosted_style_request(true);
@@ -334,6 +351,8 @@ fn gs(address: &Address, keys: &RemoteKeys, data: &Connector, credentials: Conne
         .with_skip_signature(keys.anonymous);
     if let Some(endpoint) = &keys.endpoint {
         builder = builder.with_base_url(endpoint);
+    } else if let Some(endpoint) = builder.get_config_value(&GoogleConfigKey::BaseUrl) {
+        check_endpoint(&endpoint, keys, "GOOGLE_BASE_URL")?;
     }
     let mut identity = "a request without credentials".to_owned();
     if !keys.anonymous {

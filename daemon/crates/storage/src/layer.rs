@@ -115,6 +115,10 @@ impl<L: Layer> Directories for L {
         self.inner().remote_root()
     }
 
+    fn server(&self) -> Option<String> {
+        self.inner().server()
+    }
+
     fn revision(&self) -> Option<String> {
         self.inner().revision()
     }

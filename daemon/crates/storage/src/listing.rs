@@ -76,6 +76,12 @@ pub trait Directories: Sync {
         None
     }
 
+    /// The server, and of some providers the account, that the root's URL does not name; contains no secret. Two of them
+    /// may have other data under one URL.
+    fn server(&self) -> Option<String> {
+        None
+    }
+
     /// The version of all files that is read, if the storage keeps versions and has chosen one. A saved index has it.
     fn revision(&self) -> Option<String> {
         None

@@ -120,6 +120,10 @@ impl Directories for VisibleEntries<'_> {
         self.source.remote_root()
     }
 
+    fn server(&self) -> Option<String> {
+        self.source.server()
+    }
+
     fn revision(&self) -> Option<String> {
         self.source.revision()
     }
