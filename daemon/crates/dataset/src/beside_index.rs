@@ -57,6 +57,8 @@ pub fn open_beside(path: &Path, is_configured: bool) -> io::Result<(File, bool)>
 }
 
 const DIGEST_BYTES: usize = 32;
+/// So often another process may link its file first.
+const MOST_LINKS: u32 = 8;
 
 /// What a saved result is of.
 pub type FileKey = [u8; DIGEST_BYTES];
@@ -104,7 +106,8 @@ pub fn read_checked(
     Ok(Some(body[head.len()..].to_vec()))
 }
 
-/// Writes a result beside its place and renames it.
+/// Writes a result in place of an older one. A process that is killed meanwhile leaves the older one or none, and nothing
+/// else where the file system has files without names.
 ///
 /// # Errors
 /// The system's error.
@@ -116,6 +119,9 @@ pub fn save_checked(
     let mut whole = [&magic[..], key, bytes].concat();
     let digest = *blake3::hash(&whole).as_bytes();
     whole.extend(digest);
+    if write_unnamed(path, &whole).is_ok() {
+        return Ok(());
+    }
     // Each process has another name, also one of the same number in another container; a file that a killed process has
     // left is in nobody's way.
     let beside = path_beside(path, &format!(".partial-{:016x}", random()?));
@@ -136,16 +142,13 @@ fn random() -> io::Result<u64> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A process that is killed while it waits for the disk leaves nothing, where the file system has files without names.
-    if write_unnamed(path, bytes).is_ok() {
-        return Ok(());
-    }
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_data()
 }
 
-/// Writes a file that has no name until it is complete.
+/// Writes a file that has no name until it is complete, and then at once its own: it is not renamed, as a process that is
+/// killed in between would leave the first name for ever.
 fn write_unnamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -154,7 +157,14 @@ fn write_unnamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_data()?;
     let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(rustix::fs::linkat(CWD, opened, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+    for _ in 0..MOST_LINKS {
+        match rustix::fs::linkat(CWD, &opened, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            // Another process may write the same result; who finds none meanwhile computes it.
+            Err(rustix::io::Errno::EXIST) => rustix::fs::unlink(path)?,
+            linked => return Ok(linked?),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]
@@ -180,6 +190,33 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read(MAGIC, key, 3), None, "damaged");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_name_is_given_once_and_replaces_the_older_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.result");
+        for bytes in ["older", "newer"] {
+            write_unnamed(&path, bytes.as_bytes()).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), bytes.as_bytes());
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        let threads: Vec<_> = (0..4_u8)
+            .map(|thread| {
+                let path = path.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..50 {
+                        save_checked(&path, (MAGIC, &[thread; 32]), b"abc").unwrap();
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let keys = (0..4).filter(|key| {
+            read_checked(&path, (MAGIC, &[*key; 32]), 3..=3, true).unwrap().is_some()
+        });
+        assert_eq!(keys.count(), 1, "one of them is whole");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]
