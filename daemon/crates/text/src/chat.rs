@@ -167,6 +167,11 @@ impl Template {
         rendered.said.clear();
         let read: Json = serde_json::from_str(conversation)
             .map_err(|error| format!("the conversation is not JSON: {error}"))?;
+        if let Some(number) = large_integer(conversation) {
+            return Err(format!(
+                "the conversation has the integer {number}, which has more than 64 bits"
+            ));
+        }
         if has_mark(&read) {
             return Err("the conversation has U+FDD0 or U+FDD1, which are no characters".to_owned());
         }
@@ -250,6 +255,31 @@ fn has_mark(value: &Json) -> bool {
         }
         _ => false,
     }
+}
+
+/// The first integer of valid JSON that its values would hold as a float, which is printed otherwise.
+fn large_integer(json: &str) -> Option<&str> {
+    let bytes = json.as_bytes();
+    let (mut at, mut is_text) = (0, false);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 1,
+            b'"' => is_text = !is_text,
+            b'-' | b'0'..=b'9' if !is_text => {
+                let is_part =
+                    |byte: &&u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let number = &json[at..at + bytes[at..].iter().take_while(is_part).count()];
+                let is_integer = !number.contains(['.', 'e', 'E']);
+                if is_integer && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                    return Some(number);
+                }
+                at += number.len() - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
 }
 
 /// Gives a message's reasoning the names under which templates read it.

@@ -168,11 +168,25 @@ fn hostile_templates_and_conversations_end_with_a_reason() {
         ("[\"\u{fdd0}\"]", "U+FDD0"),
         (r#"[{"role": "user", "content": "\ufdd0a\ufdd1"}]"#, "U+FDD0"),
         (r#"[{"\ufdd0": "a"}]"#, "U+FDD0"),
+        (r#"[{"a": "\"1e", "b": [18446744073709551616]}]"#, "the integer 18446744073709551616"),
+        ("[-9223372036854775809]", "the integer -9223372036854775809"),
     ] {
         assert!(refusal("", chat).contains(reason), "{chat}");
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(refusal("", &deep).contains("not JSON"));
+}
+
+#[test]
+fn integers_of_64_bits_are_printed_as_they_are() {
+    let template = Template::compile("{{ messages }}", Map::new(), None).unwrap();
+    let mut rendered = Rendered::default();
+    let chat = r#"[18446744073709551615, -9223372036854775808, 1e2, 12345678901234567890.0, "99999999999999999999"]"#;
+    template.render(chat, false, MOST, &mut rendered).unwrap();
+    assert_eq!(
+        rendered.text,
+        "[18446744073709551615, -9223372036854775808, 100.0, 1.2345678901234567e+19, '99999999999999999999']"
+    );
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Values of templates as Python writes them: templates are written for Jinja, which prints Python's values.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
+use fancy_regex::Regex;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -77,14 +79,29 @@ fn write_quoted(out: &mut String, text: &str) {
                 out.push('\\');
                 out.push(letter);
             }
-            letter if u32::from(letter) < 0x20 || letter == '\x7f' => {
+            letter if is_printable(letter) => out.push(letter),
+            letter => {
                 // Writing to a String cannot fail, here and below.
-                let _ = write!(out, "\\x{:02x}", u32::from(letter));
+                let _ = match u32::from(letter) {
+                    number @ ..0x100 => write!(out, "\\x{number:02x}"),
+                    number @ 0x100..0x1_0000 => write!(out, "\\u{number:04x}"),
+                    number => write!(out, "\\U{number:08x}"),
+                };
             }
-            letter => out.push(letter),
         }
     }
     out.push(quote);
+}
+
+/// What `str.isprintable` says of a character.
+fn is_printable(letter: char) -> bool {
+    /// Characters that are controls, of formats, private, not assigned or separators.
+    static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").ok());
+    if letter.is_ascii() {
+        return letter == ' ' || letter.is_ascii_graphic();
+    }
+    let is_other = |others: &Regex| others.is_match(letter.encode_utf8(&mut [0; 4])).ok();
+    !OTHERS.as_ref().and_then(is_other).unwrap_or(true)
 }
 
 /// A value that is no text and no container; `words` are those of null, true and false.
@@ -251,6 +268,13 @@ mod tests {
         assert_eq!(
             printed(&value).unwrap(),
             r#"{'a': [1, 2.0, True, None], 'b': "it's", 'c': {'d\n': 'x"\'\\'}, 'e': 1e-05, 'f': 1e+16, 'g': 123456.75}"#
+        );
+        let hidden = Value::from(vec![
+            "\u{a0}\u{ad}\u{85}\u{200b}\u{2028}\u{e000}\u{e0001}\u{378}é 中👧\u{301}",
+        ]);
+        assert_eq!(
+            printed(&hidden).unwrap(),
+            "['\\xa0\\xad\\x85\\u200b\\u2028\\ue000\\U000e0001\\u0378é 中👧\u{301}']"
         );
         assert_eq!(printed(&Value::from("text")).unwrap(), "text");
         assert_eq!(printed(&Value::UNDEFINED).unwrap(), "");
