@@ -328,7 +328,12 @@ impl Worker<'_> {
             let read = self.reader.read(id, |values| match values.get(self.field) {
                 Some(value) => maker.make(value, &mut made),
                 None => Err("it has fewer fields than the dataset".to_owned()),
-            })?;
+            });
+            let read = match read {
+                // Bad for all time, as defective bytes are.
+                Err(error) if error.is_bad_sample() => Err(error.to_string()),
+                read => read?,
+            };
             if let Err(reason) = read {
                 let path = self.dataset.full_name(self.reader.storage(), id);
                 if !self.skips_bad {
