@@ -99,6 +99,12 @@ impl Patience {
         Self::new(Waits::Never, stream, GIVEN_UP_AFTER, clock)
     }
 
+    /// Whether nothing is waited for: `forebay check`.
+    #[must_use]
+    pub fn is_check(&self) -> bool {
+        self.waits == Waits::Never
+    }
+
     /// Whether an absent root may come back though no index was saved.
     pub fn is_restart(&self) -> bool {
         self.waits == Waits::Restart
