@@ -3,6 +3,7 @@
 use forebay_protocol::frames::{CONFIG_PART_BYTES, CONFIG_PARTS};
 
 use super::config::Config;
+use super::model::{ErrorsConfig, Limits, OnBadSample, OnUnreadable};
 use super::operations::names_a_file;
 use super::single_keys::Shuffle;
 use forebay_keys::{Located, Value};
@@ -13,8 +14,8 @@ impl Config {
     /// the output. So a client can report which of them differs. The order of keys within a table is irrelevant, and so
     /// is the division of operations into stages: draws are keyed by an operation's position over all stages.
     ///
-    /// Settings that may differ in a continued run are excluded: batch size, `last`, epochs, world, threads, memory,
-    /// paths, hosts, and whether an image is finished on the GPU: the bytes are the same.
+    /// Settings that may differ in a continued run are excluded: batch size, `last`, `batch.pad`, epochs, limits, the
+    /// reaction to bad samples, world, threads, memory, paths, hosts, and whether an image is finished on the GPU: the bytes are the same.
     ///
     /// `files` are the digests of the files that operations read, in order: they stand for the files' paths.
     /// `batch_operations` are the name and the arguments of each operation on complete batches, in order.
@@ -69,12 +70,54 @@ impl Config {
             }
             // The distance of ragged rows does not affect their bytes.
             output.update(&[u8::from(field.ragged)]);
+            if let Some(pad) = field.pad.filter(|pad| pad.to_bits() != 0) {
+                output.update(b"pad");
+                output.update(&pad.to_bits().to_le_bytes());
+            }
         }
         let mut parts = [0; 32];
         for (part, hasher) in parts.chunks_exact_mut(CONFIG_PART_BYTES).zip(&hashers) {
             part.copy_from_slice(&hasher.finalize().as_bytes()[..CONFIG_PART_BYTES]);
         }
         parts
+    }
+
+    /// What decides which samples are bad, as words by key, where it is not the default. A continued run may change it, as
+    /// the message of a bad sample says, so it is not part of [`fingerprint`](Self::fingerprint).
+    pub fn limit_words(&self) -> Vec<(String, String)> {
+        let Limits { sample_bytes, pixels, inflated_bytes } = self.dataset.limits;
+        let default = Limits::default();
+        let limits = [
+            ("limits.sample_bytes", sample_bytes, default.sample_bytes),
+            ("limits.pixels", pixels, default.pixels),
+            ("limits.inflated_bytes", inflated_bytes, default.inflated_bytes),
+        ];
+        let limits = limits.into_iter().filter(|(_, value, default)| value != default);
+        limits.map(|(key, value, _)| (key.to_owned(), value.to_string())).collect()
+    }
+
+    /// What else decides the bytes that ranks get, and may change in a continued run, as words by key, where it is not
+    /// the default: how rows are padded, how long they may be, and what replaces samples that cannot be used.
+    pub fn delivery_words(&self) -> Vec<(String, String)> {
+        let mut words = Vec::new();
+        if let (Some(pad), Some(multiple_of)) = (self.batch.pad, self.batch.padded_to_multiple()) {
+            let word = format!("{} in multiples of {multiple_of}", pad.word());
+            words.push(("batch.pad".to_owned(), word));
+        }
+        let mut fields: Vec<_> = self.output.iter().collect();
+        fields.sort_by(|left, right| left.field.cmp(&right.field));
+        for field in fields {
+            let bytes = field.max_bytes.map(|bytes| bytes.to_string());
+            words.extend(bytes.map(|bytes| (format!("output.{}.max_bytes", field.field), bytes)));
+        }
+        let ErrorsConfig { on_bad_sample, on_unreadable, .. } = self.errors;
+        if on_bad_sample != OnBadSample::Fail {
+            words.push(("errors.on_bad_sample".to_owned(), on_bad_sample.word().to_owned()));
+        }
+        if on_unreadable != OnUnreadable::Fail {
+            words.push(("errors.on_unreadable".to_owned(), on_unreadable.word().to_owned()));
+        }
+        words
     }
 }
 
@@ -143,7 +186,7 @@ mod tests {
 
     use crate::{Config, Override};
 
-    fn fingerprint(arguments: &[&str]) -> [u8; 32] {
+    fn config(arguments: &[&str]) -> Config {
         let dict = serde_json::json!({
             "preset": "imagenet-train",
             "dataset": { "path": "images" },
@@ -151,8 +194,11 @@ mod tests {
         });
         let overrides: Vec<Override> =
             arguments.iter().map(|argument| Override::from_argument(argument).unwrap()).collect();
-        let config = Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap();
-        config.fingerprint([], [])
+        Config::from_json("x", Path::new("/base"), &dict, &overrides).unwrap()
+    }
+
+    fn fingerprint(arguments: &[&str]) -> [u8; 32] {
+        config(arguments).fingerprint([], [])
     }
 
     #[test]
@@ -206,11 +252,47 @@ mod tests {
     }
 
     #[test]
+    fn value_of_padding_changes_the_output_digest_unless_it_is_the_default() {
+        let padded = ["batch.pad=batch", "output.tokens.ragged=true"];
+        let with = |pad| fingerprint(&[padded[0], padded[1], pad]);
+        let base = fingerprint(&padded);
+        assert_eq!(with("output.tokens.pad=0"), base);
+        let (one, other) = (with("output.tokens.pad=-100"), with("output.tokens.pad=1"));
+        assert!(one != base && one != other);
+        assert_eq!(one[..24], base[..24], "only `output` differs");
+    }
+
+    #[test]
+    fn what_ranks_must_share_besides_has_words_where_it_is_no_default() {
+        let words = |arguments: &[&str]| {
+            let config = config(arguments);
+            [config.limit_words(), config.delivery_words()].concat()
+        };
+        assert_eq!(words(&[]), []);
+        for (arguments, key, word) in [
+            (&["limits.pixels=1000"][..], "limits.pixels", "1000"),
+            (&["limits.sample_bytes=1KiB"], "limits.sample_bytes", "1024"),
+            (&["limits.inflated_bytes=1KiB"], "limits.inflated_bytes", "1024"),
+            (&["batch.pad=batch"], "batch.pad", "batch in multiples of 1"),
+            (&["batch.pad=batch", "batch.multiple_of=8"], "batch.pad", "batch in multiples of 8"),
+            (&["output.a.ragged=true", "output.a.max_bytes=1KiB"], "output.a.max_bytes", "1024"),
+            (&["errors.on_bad_sample=substitute"], "errors.on_bad_sample", "substitute"),
+            (&["errors.on_unreadable=substitute"], "errors.on_unreadable", "substitute"),
+        ] {
+            assert_eq!(words(arguments), [(key.to_owned(), word.to_owned())], "{arguments:?}");
+        }
+        assert_eq!(words(&["limits.pixels=178956970", "errors.on_bad_sample=fail"]), []);
+    }
+
+    #[test]
     fn settings_that_a_continued_run_may_change_do_not() {
         let base = fingerprint(&[]);
         for argument in [
             "batch.size=5",
             "batch.last=pad",
+            "batch.pad=batch",
+            "limits.pixels=1000",
+            "errors.on_bad_sample=substitute",
             "order.epochs=7",
             "dataset.path=/elsewhere",
             "stage.preprocess.concurrency=3",

@@ -30,7 +30,7 @@ use forebay_protocol::tensor::DType;
 pub(super) use self::keys::{of_texts, put_back, source, take_keys};
 use self::made::MadeTexts;
 use self::maker::Maker;
-use self::parts::{Counts, Parts};
+use self::parts::{Counts, Look, Parts};
 use crate::in_order::{Give, Pass, starts};
 use crate::registry;
 use crate::sample_reader::SampleReader;
@@ -41,7 +41,7 @@ use forebay_dataset::progress::{ScanProgress, TextsMade};
 use forebay_dataset::{Dataset, Field};
 use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
 use forebay_index::index_file::contents_digest;
-use forebay_storage::{PatientStorage, Storage};
+use forebay_storage::{Patience, PatientStorage, Storage};
 
 /// The name of the folder with the tokens of all datasets.
 const FOLDER: &str = "tokens";
@@ -182,8 +182,13 @@ impl Making<'_> {
         let place = IndexPlace { path: folder.join(SUMMARY), ..all };
         let stem = self.digest_on_all_hosts().to_hex()[..16].to_owned();
         self.make_folder(&place)?;
-        let load =
-            || Ok(saved(&folder, &stem, self.maker.dtype()).map_or(Saved::Nothing, Saved::Fresh));
+        // Reading all tokens would delay a start.
+        let is_check = self.options.patience.is_some_and(Patience::is_check);
+        let look = if is_check { Look::Bytes } else { Look::Sizes };
+        let load = || {
+            let made = saved(&folder, &stem, self.maker.dtype(), look);
+            Ok(made.map_or(Saved::Nothing, Saved::Fresh))
+        };
         let make = |_: &mut Vec<String>| {
             let made = self.make(storage, &folder, &stem)?;
             // Numbers and texts: serialization cannot fail.
@@ -304,10 +309,10 @@ impl Making<'_> {
 }
 
 /// The summary of a complete folder.
-fn saved(folder: &Path, stem: &str, dtype: DType) -> Option<Counts> {
+fn saved(folder: &Path, stem: &str, dtype: DType, look: Look) -> Option<Counts> {
     let summary = fs::read(folder.join(SUMMARY)).ok()?;
     let made: Counts = serde_json::from_slice(&summary).ok()?;
-    parts::are_all_there(folder, stem, dtype, &made).then_some(made)
+    parts::are_all_there(folder, stem, dtype, &made, look).then_some(made)
 }
 
 /// One thread of the pass.
@@ -328,7 +333,12 @@ impl Worker<'_> {
             let read = self.reader.read(id, |values| match values.get(self.field) {
                 Some(value) => maker.make(value, &mut made),
                 None => Err("it has fewer fields than the dataset".to_owned()),
-            })?;
+            });
+            let read = match read {
+                // Bad for all time, as defective bytes are.
+                Err(error) if error.is_bad_sample() => Err(error.to_string()),
+                read => read?,
+            };
             if let Err(reason) = read {
                 let path = self.dataset.full_name(self.reader.storage(), id);
                 if !self.skips_bad {

@@ -181,6 +181,23 @@ fn case() -> Case {
 }
 
 #[test]
+fn padding_of_a_later_pool_does_not_depend_on_how_the_first_was_begun() {
+    // Rows that fill a batch, so that a pool of 50 leaves 2 for 3 ranks.
+    let case = Case { lengths: vec![200; 150], pool: 50, budget: 200, last: Last::Pad };
+    let before = case.world(2, case.budget);
+    let (_, at, _) = deliver(&before, Position::default(), 3, case.budget);
+    let cuts = before[0].pools().unwrap().chain_at(at, (Position::default(), &[]));
+    let fresh = case.world(3, case.budget);
+    let with_cuts: Vec<_> =
+        fresh.iter().map(|rank| rank.beginning_at(at, &cuts).unwrap().0).collect();
+    let second = Position { epoch: 0, samples: fresh[0].pools().unwrap().start_of(1) };
+    let rows = |ranks: &[Schedule]| deliver(ranks, second, u64::MAX, case.budget).0;
+    let expected = rows(&fresh);
+    assert!(expected.iter().filter(|row| !row.valid).count() > 1);
+    assert_eq!(rows(&with_cuts), expected);
+}
+
+#[test]
 fn positions_inside_a_step_are_refused() {
     let case = case();
     let ranks = case.world(2, case.budget);

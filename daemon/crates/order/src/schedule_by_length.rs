@@ -181,11 +181,9 @@ impl Schedule {
                     first_position: at.samples + u64::from(self.rank).min(rest - 1),
                     valid: u32::from(is_valid),
                     padding: u32::from(!is_valid),
-                    // Of the same shape, if samples have shapes.
-                    first_padding_position: match self.by_length.as_ref() {
-                        Some(batches) if batches.of.is_by_shape() => at.samples + beyond % rest,
-                        _ => beyond % samples,
-                    },
+                    // Of the rest itself: it has the shape of these samples, and another pool may have been begun with
+                    // cuts that nobody knows any more.
+                    first_padding_position: at.samples + beyond % rest,
                     samples,
                 };
                 (rows, end)

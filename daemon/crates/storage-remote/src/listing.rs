@@ -25,6 +25,8 @@ const MAX_EMPTY_PAGES: u32 = 1000;
 /// How often a page is requested before the listing fails; the pauses double.
 const PAGE_TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// A longer pause that a server asks for is waited for by the caller, who says so.
+pub(super) const MAX_OWN_PAUSE: Duration = Duration::from_secs(2);
 
 impl RemoteObjects {
     /// Lists a folder by the provider's API.
@@ -170,7 +172,10 @@ impl RemoteObjects {
         let mut pause = FIRST_PAUSE;
         for _ in 1..PAGE_TRIES {
             match page() {
-                Err(Refused { error, .. }) if error.class() == RetryClass::Outage => {
+                Err(Refused { error, .. })
+                    if error.class() == RetryClass::Outage
+                        && error.retry_after().is_none_or(|pause| pause <= MAX_OWN_PAUSE) =>
+                {
                     std::thread::sleep(error.retry_after().unwrap_or(pause).max(pause));
                     pause *= 2;
                 }

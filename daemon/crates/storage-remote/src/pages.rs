@@ -11,6 +11,9 @@ use super::address::percent_decode;
 const ENTRIES: [(&str, &str); 4] =
     [("Contents", "Key"), ("CommonPrefixes", "Prefix"), ("Blob", "Name"), ("BlobPrefix", "Name")];
 
+/// The longest name of a reference, such as `#x0010FFFF`.
+const MAX_REFERENCE_BYTES: usize = 12;
+
 /// Names that were left out of a listing.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct LeftOut {
@@ -81,7 +84,9 @@ fn unescaped(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('&') {
         plain.push_str(before);
-        let Some((name, after)) = after.split_once(';') else {
+        // Only so far: a text of many `&` would be searched to its end for each of them.
+        let end = after.bytes().take(MAX_REFERENCE_BYTES + 1).position(|byte| byte == b';');
+        let Some((name, after)) = end.map(|end| (&after[..end], &after[end + 1..])) else {
             plain.push('&');
             rest = after;
             continue;
@@ -133,6 +138,16 @@ mod tests {
             format!("<EnumerationResults><Blobs>{}</Blobs></EnumerationResults>", blob("a"))
         );
         assert_eq!(found, left_out(3, "a//b"));
+    }
+
+    #[test]
+    fn references_are_replaced_and_others_stay_in_time_that_grows_with_the_text() {
+        assert_eq!(unescaped("a&amp;b &lt;&#x0010FFFF;&#65;"), "a&b <\u{10ffff}A");
+        assert_eq!(unescaped("a & b; & thirteen_long; &amp"), "a  & thirteen_long; &amp");
+        let long = "&".repeat(4 << 20);
+        let begun = std::time::Instant::now();
+        assert!(unescaped(&long) == long);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5));
     }
 
     #[test]

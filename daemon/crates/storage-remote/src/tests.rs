@@ -324,6 +324,21 @@ fn listings_survive_a_failing_page_and_end_if_pages_repeat() {
 }
 
 #[test]
+fn a_listing_leaves_a_long_pause_to_its_caller() {
+    let bucket = Bucket::impatient("s3");
+    bucket.put("a", b"x");
+    let storage = bucket.open();
+    bucket.server.set_weather(|_| Fault::Status(503, Some(60), String::new()));
+    let begun = std::time::Instant::now();
+    let error = Directories::list(&storage, b"", &mut |_, _| {}).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert_eq!(
+        (error.class(), error.retry_after()),
+        (RetryClass::Outage, Some(Duration::from_secs(60)))
+    );
+}
+
+#[test]
 fn urls_without_objects_and_of_metadata_services_are_refused() {
     for scheme in ["s3", "http"] {
         let bucket = Bucket::of(scheme);

@@ -99,6 +99,12 @@ impl Patience {
         Self::new(Waits::Never, stream, GIVEN_UP_AFTER, clock)
     }
 
+    /// Whether nothing is waited for: `forebay check`.
+    #[must_use]
+    pub fn is_check(&self) -> bool {
+        self.waits == Waits::Never
+    }
+
     /// Whether an absent root may come back though no index was saved.
     pub fn is_restart(&self) -> bool {
         self.waits == Waits::Restart
@@ -211,7 +217,10 @@ impl Patience {
             Ok(again) => again,
             Err(sentence) => {
                 tracing::error!("{sentence}");
-                self.is_over.store(true, Ordering::Relaxed);
+                // A file that stays away says nothing about the others.
+                if error.class() == RetryClass::Outage {
+                    self.is_over.store(true, Ordering::Relaxed);
+                }
                 return false;
             }
         };
@@ -403,6 +412,29 @@ mod tests {
         let answer: Result<(), _> =
             patience.retry("listing", || "/data".into(), || Err(failing(Errno::ACCESS)));
         assert!(matches!(answer, Err(StorageError::Permission { .. })));
+    }
+
+    #[test]
+    fn a_file_that_stays_away_does_not_end_the_patience_with_others() {
+        let clock = Clock::manual();
+        let patience = Patience::at_first_start("train", TIMEOUT, clock.clone());
+        let is_waited_for = |retries: &mut Option<Retries>, error: &StorageError| {
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| patience.wait_after(retries, error));
+                while !waits.is_finished() {
+                    clock.advance(Duration::from_millis(100));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                waits.join().unwrap()
+            })
+        };
+        let (mut retries, mut tries) = (None, 0);
+        let vanished = StorageError::Vanished { path: "/data/a".into() };
+        while is_waited_for(&mut retries, &vanished) {
+            tries += 1;
+        }
+        assert!(tries > 0 && !patience.is_exhausted());
+        assert!(is_waited_for(&mut None, &failing(Errno::STALE)));
     }
 
     #[test]

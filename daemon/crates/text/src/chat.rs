@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use chrono::NaiveDate;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::{Map, Value as Json};
 
 use crate::python;
@@ -24,8 +24,13 @@ const BEGIN: char = '\u{fdd0}';
 const END: char = '\u{fdd1}';
 /// The filter that puts them there.
 const FILTER: &str = "forebay_generation";
-/// The steps of one rendering; a turn of a conversation takes some hundred.
-const FUEL: u64 = 20_000_000;
+/// The steps of one rendering: so many, and for each byte of the conversation. Published templates take less than two a byte
+/// for turns of one letter, which are the shortest.
+const STEPS: u64 = 64 << 10;
+const STEPS_PER_BYTE: u64 = 8;
+const MOST_STEPS: u64 = 20_000_000;
+/// The memory that a step pays for, as the engine counts.
+const BYTES_PER_STEP: u64 = 64;
 /// The largest file of a template.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The deepest nesting of a template's calls.
@@ -151,6 +156,12 @@ impl Template {
         &self.digest
     }
 
+    /// The most memory of the values that a template makes of a conversation of so many bytes.
+    #[must_use]
+    pub fn most_bytes(conversation: u64) -> u64 {
+        steps(conversation) * BYTES_PER_STEP
+    }
+
     /// The text of a conversation: JSON, either a list of messages or an object with `messages` and what else the
     /// template reads, such as `tools` and `documents`. The text has at most `most` bytes.
     ///
@@ -167,6 +178,11 @@ impl Template {
         rendered.said.clear();
         let read: Json = serde_json::from_str(conversation)
             .map_err(|error| format!("the conversation is not JSON: {error}"))?;
+        if let Some(number) = large_integer(conversation) {
+            return Err(format!(
+                "the conversation has the integer {number}, which has more than 64 bits"
+            ));
+        }
         if has_mark(&read) {
             return Err("the conversation has U+FDD0 or U+FDD1, which are no characters".to_owned());
         }
@@ -190,7 +206,10 @@ impl Template {
         if let Some(Json::Array(messages)) = names.get_mut("messages") {
             messages.iter_mut().for_each(name_reasoning);
         }
-        let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
+        // A clone shares all but its limit.
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(steps(conversation.len() as u64)));
+        let template = environment.get_template(NAME).map_err(|error| describe(&error))?;
         let mut written = Limited { bytes: Vec::new(), most };
         template
             .render_captured_to(Value::from(Serde(&names)), &mut written)
@@ -198,6 +217,17 @@ impl Template {
         let text = String::from_utf8(written.bytes).map_err(|error| error.to_string())?;
         take_marks(&text, rendered)
     }
+}
+
+/// The steps for a conversation of so many bytes.
+fn steps(conversation: u64) -> u64 {
+    conversation.saturating_mul(STEPS_PER_BYTE).saturating_add(STEPS).min(MOST_STEPS)
+}
+
+/// The longest text that a value may be written as: what the steps that are left pay for.
+fn most_left(state: &State<'_, '_>) -> usize {
+    let left = state.fuel_levels().map_or(0, |(_, left)| left);
+    usize::try_from(left.saturating_mul(BYTES_PER_STEP)).unwrap_or(usize::MAX)
 }
 
 /// The text of a file.
@@ -250,6 +280,31 @@ fn has_mark(value: &Json) -> bool {
         }
         _ => false,
     }
+}
+
+/// The first integer of valid JSON that its values would hold as a float, which is printed otherwise.
+fn large_integer(json: &str) -> Option<&str> {
+    let bytes = json.as_bytes();
+    let (mut at, mut is_text) = (0, false);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 1,
+            b'"' => is_text = !is_text,
+            b'-' | b'0'..=b'9' if !is_text => {
+                let is_part =
+                    |byte: &&u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let number = &json[at..at + bytes[at..].iter().take_while(is_part).count()];
+                let is_integer = !number.contains(['.', 'e', 'E']);
+                if is_integer && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                    return Some(number);
+                }
+                at += number.len() - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    None
 }
 
 /// Gives a message's reasoning the names under which templates read it.
@@ -311,12 +366,14 @@ fn environment(date: Option<NaiveDate>) -> Environment<'static> {
         environment.set_syntax(syntax);
     }
     environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(MAX_DEPTH);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::printed(value)?)?));
-    environment
-        .add_filter("tojson", |value: &Value, options: Kwargs| python::to_json(value, &options));
+    environment.set_formatter(|out, state, value| {
+        Ok(out.write_str(&python::printed(value, most_left(state))?)?)
+    });
+    environment.add_filter("tojson", |state: &State, value: &Value, options: Kwargs| {
+        python::to_json(value, &options, most_left(state))
+    });
     environment.add_filter(FILTER, |text: &str| format!("{BEGIN}{text}{END}"));
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))

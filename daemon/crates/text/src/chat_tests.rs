@@ -151,8 +151,22 @@ fn refusal(source: &str, chat: &str) -> String {
 fn hostile_templates_and_conversations_end_with_a_reason() {
     let long = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
     assert!(refusal(long, "[]").contains("fuel"), "{}", refusal(long, "[]"));
-    let large = "{% for a in range(9000) %}{{ 'x' * 10000 }}{% endfor %}";
-    assert!(refusal(large, "[]").contains("more than 16777216 bytes"), "{}", refusal(large, "[]"));
+    let large = "{% for a in range(900) %}{{ 'x' * 100 }}{% endfor %}";
+    let template = Template::compile(large, Map::new(), None).unwrap();
+    let error = template.render("[]", false, 1000, &mut Rendered::default()).unwrap_err();
+    assert!(error.contains("more than 1000 bytes"), "{error}");
+    // The memory of values is what steps pay for.
+    for source in [
+        "{{ ('x' * 100000000)|length }}",
+        "{{ ([1] * 10000000)|list|length }}",
+        "{% set a = 'x' * 100000 %}{{ ([a] * 1000)|tojson|length }}",
+        "{% set a = 'x' * 100000 %}{{ [a] * 1000 }}",
+    ] {
+        let template = Template::compile(source, Map::new(), None).unwrap();
+        let error = template.render("[]", false, MOST, &mut Rendered::default());
+        let error = error.expect_err(source);
+        assert!(error.contains("fuel") || error.contains("steps that are left"), "{error}");
+    }
     let nested = "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}";
     assert!(refusal(nested, "[]").contains("recursion"), "{}", refusal(nested, "[]"));
     assert_eq!(
@@ -168,11 +182,42 @@ fn hostile_templates_and_conversations_end_with_a_reason() {
         ("[\"\u{fdd0}\"]", "U+FDD0"),
         (r#"[{"role": "user", "content": "\ufdd0a\ufdd1"}]"#, "U+FDD0"),
         (r#"[{"\ufdd0": "a"}]"#, "U+FDD0"),
+        (r#"[{"a": "\"1e", "b": [18446744073709551616]}]"#, "the integer 18446744073709551616"),
+        ("[-9223372036854775809]", "the integer -9223372036854775809"),
     ] {
         assert!(refusal("", chat).contains(reason), "{chat}");
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(refusal("", &deep).contains("not JSON"));
+}
+
+#[test]
+fn integers_of_64_bits_are_printed_as_they_are() {
+    let template = Template::compile("{{ messages }}", Map::new(), None).unwrap();
+    let mut rendered = Rendered::default();
+    let chat = r#"[18446744073709551615, -9223372036854775808, 1e2, 12345678901234567890.0, "99999999999999999999"]"#;
+    template.render(chat, false, MOST, &mut rendered).unwrap();
+    assert_eq!(
+        rendered.text,
+        "[18446744073709551615, -9223372036854775808, 100.0, 1.2345678901234567e+19, '99999999999999999999']"
+    );
+}
+
+/// Turns of one letter take the most steps for their bytes; 32 thousand tokens are some 130 kB.
+#[test]
+fn long_conversations_are_rendered() {
+    let results: Results = json(&folder().join("results.json"));
+    let mut rendered = Rendered::default();
+    for name in results.texts.keys() {
+        for turns in [10, 1000, 10_000] {
+            let turn = r#"{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}"#;
+            let chat = format!("[{}]", vec![turn; turns / 2].join(", "));
+            template(name).render(&chat, false, MOST, &mut rendered).unwrap();
+            assert!(rendered.text.len() >= turns, "{name}");
+        }
+    }
+    assert_eq!(Template::most_bytes(0), 4 << 20);
+    assert_eq!(Template::most_bytes(1 << 40), 1_280_000_000);
 }
 
 #[test]

@@ -1,40 +1,41 @@
 //! Values of templates as Python writes them: templates are written for Jinja, which prints Python's values.
 
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
+use fancy_regex::Regex;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// The longest text that a value is written as.
-const MAX_BYTES: usize = 64 << 20;
 /// The deepest nesting of values that is written.
 const MAX_DEPTH: usize = 128;
 
-/// What `{{ value }}` prints: `str(value)`.
-pub(crate) fn printed(value: &Value) -> Result<String, Error> {
+/// What `{{ value }}` prints: `str(value)`, of about `most` bytes at most.
+pub(crate) fn printed(value: &Value, most: usize) -> Result<String, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(String::new()),
         _ => match value.as_str() {
             Some(text) => Ok(text.to_owned()),
             None => {
                 let mut out = String::new();
-                write_repr(&mut out, value, 0)?;
+                write_repr(&mut out, value, (0, most))?;
                 Ok(out)
             }
         },
     }
 }
 
-/// `repr(value)`.
-fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-    check(out, depth)?;
+/// `repr(value)`, at a depth, while the text has no more than so many bytes.
+fn write_repr(out: &mut String, value: &Value, (depth, most): (usize, usize)) -> Result<(), Error> {
+    check(out, (depth, most))?;
+    let inside = (depth + 1, most);
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (place, item) in value.try_iter()?.enumerate() {
                 out.push_str(if place > 0 { ", " } else { "" });
-                write_repr(out, &item, depth + 1)?;
+                write_repr(out, &item, inside)?;
             }
             out.push(']');
         }
@@ -42,9 +43,9 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
             out.push('{');
             for (place, key) in value.try_iter()?.enumerate() {
                 out.push_str(if place > 0 { ", " } else { "" });
-                write_repr(out, &key, depth + 1)?;
+                write_repr(out, &key, inside)?;
                 out.push_str(": ");
-                write_repr(out, &value.get_item(&key)?, depth + 1)?;
+                write_repr(out, &value.get_item(&key)?, inside)?;
             }
             out.push('}');
         }
@@ -54,11 +55,13 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
 }
 
 /// Checks what is written so far, before one more value.
-fn check(out: &str, depth: usize) -> Result<(), Error> {
-    let message = match (depth <= MAX_DEPTH, out.len() <= MAX_BYTES) {
+fn check(out: &str, (depth, most): (usize, usize)) -> Result<(), Error> {
+    let message = match (depth <= MAX_DEPTH, out.len() <= most) {
         (true, true) => return Ok(()),
         (false, _) => format!("values are nested more than {MAX_DEPTH} deep"),
-        (_, false) => format!("a value has more than {} MiB as a text", MAX_BYTES >> 20),
+        (_, false) => format!(
+            "a value has more than {most} bytes as a text, which is more than the steps that are left pay for"
+        ),
     };
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
@@ -77,14 +80,29 @@ fn write_quoted(out: &mut String, text: &str) {
                 out.push('\\');
                 out.push(letter);
             }
-            letter if u32::from(letter) < 0x20 || letter == '\x7f' => {
+            letter if is_printable(letter) => out.push(letter),
+            letter => {
                 // Writing to a String cannot fail, here and below.
-                let _ = write!(out, "\\x{:02x}", u32::from(letter));
+                let _ = match u32::from(letter) {
+                    number @ ..0x100 => write!(out, "\\x{number:02x}"),
+                    number @ 0x100..0x1_0000 => write!(out, "\\u{number:04x}"),
+                    number => write!(out, "\\U{number:08x}"),
+                };
             }
-            letter => out.push(letter),
         }
     }
     out.push(quote);
+}
+
+/// What `str.isprintable` says of a character.
+fn is_printable(letter: char) -> bool {
+    /// Characters that are controls, of formats, private, not assigned or separators.
+    static OTHERS: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").ok());
+    if letter.is_ascii() {
+        return letter == ' ' || letter.is_ascii_graphic();
+    }
+    let is_other = |others: &Regex| others.is_match(letter.encode_utf8(&mut [0; 4])).ok();
+    !OTHERS.as_ref().and_then(is_other).unwrap_or(true)
 }
 
 /// A value that is no text and no container; `words` are those of null, true and false.
@@ -119,8 +137,8 @@ fn float(number: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// The filter `tojson` of Transformers: `json.dumps` with `ensure_ascii=False`.
-pub(crate) fn to_json(value: &Value, options: &Kwargs) -> Result<Value, Error> {
+/// The filter `tojson` of Transformers: `json.dumps` with `ensure_ascii=False`, of about `most` bytes at most.
+pub(crate) fn to_json(value: &Value, options: &Kwargs, most: usize) -> Result<Value, Error> {
     let separators: Option<Vec<String>> = options.get("separators")?;
     let indent: Option<usize> = options.get("indent")?;
     let has_lines = indent.is_some();
@@ -137,6 +155,7 @@ pub(crate) fn to_json(value: &Value, options: &Kwargs) -> Result<Value, Error> {
         indent,
         is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
         is_sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        most,
     };
     options.assert_all_used()?;
     let mut out = String::new();
@@ -153,11 +172,13 @@ struct Json {
     indent: Option<usize>,
     is_ascii: bool,
     is_sorted: bool,
+    /// The most bytes of the whole.
+    most: usize,
 }
 
 impl Json {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-        check(out, depth)?;
+        check(out, (depth, self.most))?;
         match value.kind() {
             ValueKind::String => self.write_text(out, value.as_str().unwrap_or_default()),
             ValueKind::Undefined => {
@@ -249,11 +270,18 @@ mod tests {
             "a": [1, 2.0, true, null], "b": "it's", "c": {"d\n": "x\"'\\"}, "e": 1e-5, "f": 1e16, "g": 123456.75
         })));
         assert_eq!(
-            printed(&value).unwrap(),
+            printed(&value, 1 << 20).unwrap(),
             r#"{'a': [1, 2.0, True, None], 'b': "it's", 'c': {'d\n': 'x"\'\\'}, 'e': 1e-05, 'f': 1e+16, 'g': 123456.75}"#
         );
-        assert_eq!(printed(&Value::from("text")).unwrap(), "text");
-        assert_eq!(printed(&Value::UNDEFINED).unwrap(), "");
-        assert_eq!(printed(&Value::from(false)).unwrap(), "False");
+        let hidden = Value::from(vec![
+            "\u{a0}\u{ad}\u{85}\u{200b}\u{2028}\u{e000}\u{e0001}\u{378}é 中👧\u{301}",
+        ]);
+        assert_eq!(
+            printed(&hidden, 1 << 20).unwrap(),
+            "['\\xa0\\xad\\x85\\u200b\\u2028\\ue000\\U000e0001\\u0378é 中👧\u{301}']"
+        );
+        assert_eq!(printed(&Value::from("text"), 1 << 20).unwrap(), "text");
+        assert_eq!(printed(&Value::UNDEFINED, 1 << 20).unwrap(), "");
+        assert_eq!(printed(&Value::from(false), 1 << 20).unwrap(), "False");
     }
 }

@@ -48,6 +48,9 @@ impl Stream {
         if let Some(helpers) = self.plan.helpers() {
             identity = identity.with("decoders", &helpers.decoders);
         }
+        for (key, words) in config.limit_words().into_iter().chain(config.delivery_words()) {
+            identity = identity.with(&key, words);
+        }
         let epochs = config.order.epochs.map_or("endless".to_owned(), |epochs| epochs.to_string());
         identity
             .with("order.epochs", epochs)
@@ -68,6 +71,9 @@ impl Stream {
             if let Some(value) = of_batches.get(key) {
                 identity = identity.with(key, value);
             }
+        }
+        for (key, words) in self.config().limit_words() {
+            identity = identity.with(&key, words);
         }
         for source in self.python_sources() {
             let key = format!("python {}", source.target);

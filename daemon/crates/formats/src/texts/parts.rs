@@ -3,16 +3,17 @@
 //! ```text
 //! STEM-000000.bin    the tokens, uint16 or int32
 //! STEM-000000.idx    Megatron's index; each text is a document
-//! STEM-000000.json   the counts; written last, so that a part with it is complete
+//! STEM-000000.json   the counts and checksums; written last, so that a part with it is complete
 //! texts.json         the counts of all parts; a folder with it is complete
 //! ```
 //! A part ends with the text that reaches its number of tokens ([`part_tokens`]) or of texts ([`PART_TEXTS`]), so parts
 //! depend on the texts only, wherever the work was interrupted.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
+use crc_fast::{CrcAlgorithm, Digest};
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
@@ -65,10 +66,61 @@ impl Counts {
     }
 }
 
+/// What a complete part's file says of it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    #[serde(flatten)]
+    counts: Counts,
+    /// CRC-32C of the tokens, of the index, and of the counts as JSON.
+    checksums: [u32; 3],
+}
+
+/// How a complete part is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The counts, and that the files have their sizes.
+    Sizes,
+    /// All bytes.
+    Bytes,
+}
+
+/// A file and the checksum of what was written to it.
+struct Summed<W> {
+    file: W,
+    checksum: Digest,
+}
+
+impl<W> Summed<W> {
+    fn new(file: W) -> Self {
+        Self { file, checksum: Digest::new(CrcAlgorithm::Crc32Iscsi) }
+    }
+
+    fn checksum(&self) -> u32 {
+        as_checksum(self.checksum.finalize())
+    }
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.checksum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The 32 bits that a CRC-32C has.
+fn as_checksum(crc: u64) -> u32 {
+    u32::try_from(crc).unwrap_or(u32::MAX)
+}
+
 /// A part that is being written.
 struct Part {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: Summed<BufWriter<File>>,
     lengths: Vec<u32>,
     counts: Counts,
 }
@@ -76,7 +128,7 @@ struct Part {
 impl Part {
     fn begin(path: PathBuf) -> Result<Self, DatasetError> {
         let file = File::create(&path).map_err(|error| unwritten(&path, error))?;
-        let file = BufWriter::with_capacity(1 << 20, file);
+        let file = Summed::new(BufWriter::with_capacity(1 << 20, file));
         Ok(Self {
             path,
             file,
@@ -100,7 +152,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Continues after the complete parts of a folder.
+    /// Continues after the complete parts of a folder, of which all bytes are read.
     pub(super) fn resume(folder: &'a Path, stem: &'a str, dtype: DType) -> Self {
         Self::resume_with(folder, stem, dtype, part_tokens)
     }
@@ -112,7 +164,7 @@ impl<'a> Parts<'a> {
         part_tokens: fn(u64) -> u64,
     ) -> Self {
         let mut complete = Counts::default();
-        while let Some(part) = complete_part(folder, stem, dtype, complete.parts) {
+        while let Some(part) = complete_part(folder, stem, dtype, complete.parts, Look::Bytes) {
             complete.add(&part);
         }
         Self { folder, stem, dtype, part_tokens, made: complete.clone(), complete, part: None }
@@ -173,40 +225,90 @@ impl<'a> Parts<'a> {
         };
         let path = |ending| path_of(self.folder, self.stem, self.complete.parts, ending);
         let (data, index) = (path("bin"), path("idx"));
-        let synced = file.into_inner().map_err(io::IntoInnerError::into_error);
+        let of_tokens = file.checksum();
+        let synced = file.file.into_inner().map_err(io::IntoInnerError::into_error);
         let synced = synced.and_then(|file| file.sync_all());
         synced.map_err(|error| unwritten(&unfinished, error))?;
         // A file without tokens would be refused; its texts are counted all the same.
+        let mut of_index = 0;
         if counts.tokens > 0 {
-            let table = |file: &mut dyn Write| write_index(file, self.dtype, &lengths);
-            write_whole(&index, table)?;
+            write_whole(&index, |file| {
+                let mut file = Summed::new(file);
+                write_index(&mut file, self.dtype, &lengths)?;
+                of_index = file.checksum();
+                Ok(())
+            })?;
             fs::rename(&unfinished, &data).map_err(|error| unwritten(&data, error))?;
         } else {
             fs::remove_file(&unfinished).map_err(|error| unwritten(&unfinished, error))?;
         }
-        write_whole(&path("json"), |file| Ok(serde_json::to_writer(file, &counts)?))?;
-        self.complete.add(&counts);
+        let checksums = [of_tokens, of_index, checksum_of(&counts)];
+        let kept = Kept { counts, checksums };
+        write_whole(&path("json"), |file| Ok(serde_json::to_writer(file, &kept)?))?;
+        self.complete.add(&kept.counts);
         Ok(())
     }
 }
 
 /// Whether all parts of a summary exist.
-pub(super) fn are_all_there(folder: &Path, stem: &str, dtype: DType, made: &Counts) -> bool {
-    let parts = (0..made.parts).map_while(|part| complete_part(folder, stem, dtype, part));
+pub(super) fn are_all_there(
+    folder: &Path,
+    stem: &str,
+    dtype: DType,
+    made: &Counts,
+    look: Look,
+) -> bool {
+    let parts = (0..made.parts).map_while(|part| complete_part(folder, stem, dtype, part, look));
     let mut found = Counts::default();
     parts.for_each(|part| found.add(&part));
     found == *made
 }
 
 /// The counts of a complete part.
-fn complete_part(folder: &Path, stem: &str, dtype: DType, part: u64) -> Option<Counts> {
-    let counts = fs::read(path_of(folder, stem, part, "json")).ok()?;
-    let counts: Counts = serde_json::from_slice(&counts).ok()?;
-    let bytes =
-        |ending| fs::metadata(path_of(folder, stem, part, ending)).ok().map(|file| file.len());
-    let expected = counts.tokens.checked_mul(dtype.size_bytes());
-    let is_whole = counts.tokens == 0 || (bytes("bin") == expected && bytes("idx").is_some());
-    (counts.parts == 1 && is_whole).then_some(counts)
+fn complete_part(folder: &Path, stem: &str, dtype: DType, part: u64, look: Look) -> Option<Counts> {
+    let path = |ending| path_of(folder, stem, part, ending);
+    let json = fs::read(path("json")).ok()?;
+    let kept: Option<Kept> = serde_json::from_slice(&json).ok();
+    let is_whole = kept.as_ref().is_some_and(|Kept { counts, checksums }| {
+        let bytes = |ending| fs::metadata(path(ending)).ok().map(|file| file.len());
+        let [of_tokens, of_index, of_counts] = *checksums;
+        let is_sum =
+            |ending, sum| look == Look::Sizes || checksum_of_file(&path(ending)) == Some(sum);
+        let are_there = || {
+            let expected = counts.tokens.checked_mul(dtype.size_bytes());
+            bytes("bin") == expected && bytes("idx").is_some()
+        };
+        let are_files = || are_there() && is_sum("idx", of_index) && is_sum("bin", of_tokens);
+        counts.parts == 1 && checksum_of(counts) == of_counts && (counts.tokens == 0 || are_files())
+    });
+    if !is_whole {
+        tracing::warn!(
+            "a part of the tokens at {} is damaged, so its texts and those after it are made tokens again",
+            path("json").display()
+        );
+    }
+    kept.filter(|_| is_whole).map(|kept| kept.counts)
+}
+
+/// The checksum of counts.
+fn checksum_of(counts: &Counts) -> u32 {
+    // Numbers and texts: serialization cannot fail.
+    crc_fast::crc32_iscsi(&serde_json::to_vec(counts).unwrap_or_default())
+}
+
+/// The checksum of a file; `None`: it cannot be read.
+fn checksum_of_file(path: &Path) -> Option<u32> {
+    let mut summed = Summed::new(io::sink());
+    let mut file = File::open(path).ok()?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Some(summed.checksum()),
+            Ok(count) => summed.write_all(&buffer[..count]).ok()?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 fn path_of(folder: &Path, stem: &str, part: u64, ending: &str) -> PathBuf {
@@ -274,7 +376,8 @@ mod tests {
             (counts.texts, counts.tokens),
             (40, lengths.iter().copied().map(u64::from).sum())
         );
-        assert!(counts.parts > 3 && are_all_there(whole.path(), "a", DType::U16, &counts));
+        let are_all_there = |look| are_all_there(whole.path(), "a", DType::U16, &counts, look);
+        assert!(counts.parts > 3 && are_all_there(Look::Bytes));
         for interrupted in 0..lengths.len() {
             let folder = tempfile::tempdir().unwrap();
             let mut parts = Parts::resume_with(folder.path(), "a", DType::U16, part_tokens);
@@ -294,11 +397,48 @@ mod tests {
         let data = whole.path().join("a-000000.bin");
         let bytes = fs::read(&data).unwrap();
         fs::write(&data, &bytes[1..]).unwrap();
-        assert!(!are_all_there(whole.path(), "a", DType::U16, &counts), "a file is cut short");
+        assert!(!are_all_there(Look::Sizes), "a file is cut short");
         fs::write(&data, &bytes).unwrap();
-        assert!(are_all_there(whole.path(), "a", DType::U16, &counts));
+        assert!(are_all_there(Look::Sizes));
         fs::remove_file(whole.path().join("a-000001.idx")).unwrap();
-        assert!(!are_all_there(whole.path(), "a", DType::U16, &counts));
+        assert!(!are_all_there(Look::Sizes));
+    }
+
+    type Damage = fn(&mut Vec<u8>);
+
+    #[test]
+    fn damaged_parts_are_made_again() {
+        let lengths = [9, 3, 8, 4, 7, 6];
+        let folder = tempfile::tempdir().unwrap();
+        let make = || {
+            let mut parts = Parts::resume_with(folder.path(), "a", DType::U16, |_| 10);
+            let from = usize::try_from(parts.made().texts).unwrap();
+            parts.add(texts(&lengths[from..])).unwrap();
+            (from, parts.finish().unwrap())
+        };
+        let (_, counts) = make();
+        let whole = files(folder.path());
+        let damage: [(&str, Damage); 4] = [
+            ("a-000001.bin", |bytes| bytes.fill(0)),
+            ("a-000001.idx", |bytes| bytes[40] ^= 1),
+            ("a-000001.json", |bytes| {
+                *bytes =
+                    String::from_utf8_lossy(bytes).replace("\"texts\":2", "\"texts\":3").into();
+            }),
+            ("a-000001.json", |bytes| bytes.fill(0)),
+        ];
+        for (name, damage) in damage {
+            assert!(are_all_there(folder.path(), "a", DType::U16, &counts, Look::Bytes));
+            let path = folder.path().join(name);
+            let mut bytes = fs::read(&path).unwrap();
+            let before = bytes.clone();
+            damage(&mut bytes);
+            assert!(bytes != before, "{name}");
+            fs::write(&path, &bytes).unwrap();
+            assert!(!are_all_there(folder.path(), "a", DType::U16, &counts, Look::Bytes), "{name}");
+            assert_eq!(make(), (2, counts.clone()), "{name}");
+            assert!(files(folder.path()) == whole, "{name}");
+        }
     }
 
     #[test]

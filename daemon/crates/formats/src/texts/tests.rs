@@ -253,6 +253,38 @@ fn unusable_texts_are_an_error_or_left_out() {
 }
 
 #[test]
+fn texts_above_the_limit_of_a_sample_are_left_out_too() {
+    let folder = tempfile::tempdir().unwrap();
+    // Larger than what neighbours share.
+    let long = "a ".repeat(1 << 20);
+    let mut texts: Vec<_> =
+        (0..14).map(|number| (format!("{number:03}.txt"), text(number))).collect();
+    texts.insert(7, ("006a.txt".to_owned(), long));
+    let members: Vec<_> =
+        texts.iter().map(|(name, text)| (name.as_str(), text.as_bytes())).collect();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    let path = folder.path().join("data/texts.tar");
+    fs::write(&path, forebay_synth::tar::archive(&members)).unwrap();
+    let mut config = config_for("webdataset", &path);
+    config.index = Some(folder.path().join("saved.index"));
+    config.cache.path = Some(folder.path().join("cache"));
+    config.limits.sample_bytes = 3 << 19;
+    let mut keys = in_windows();
+    config.own = own_of("txt", &keys);
+    let error = open_it(&config).unwrap_err();
+    assert!(error.contains("limits.sample_bytes") && error.contains("bad_texts"), "{error}");
+    keys.push(("bad_texts", word_value("skip")));
+    config.own = own_of("txt", &keys);
+    let opened = open_it(&config).unwrap();
+    assert!(tokens(&opened) == expected(0..14));
+    let warning = opened.report.warnings.concat();
+    assert!(
+        warning.contains("1 of 15 texts") && warning.contains("limits.sample_bytes"),
+        "{warning}"
+    );
+}
+
+#[test]
 fn a_folder_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = fixture(folder.path(), 3, &in_windows());

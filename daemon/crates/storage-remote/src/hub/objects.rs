@@ -9,6 +9,7 @@ use object_store::path::Path as Key;
 use super::client::HubClient;
 use super::repository::Repository;
 use super::tree::{Entries, Folders};
+use crate::listing::MAX_OWN_PAUSE;
 use crate::pages::LeftOut;
 use crate::stores::{Listing, Store};
 use crate::{Refused, RemoteObjects};
@@ -24,8 +25,6 @@ const MAX_REVISION_BYTES: u64 = 1 << 20;
 /// How often a request is made before it fails, as for a page of a listing; the pauses double.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// A longer pause is waited for by the caller, who says so; the listing continues at its page.
-const MAX_OWN_PAUSE: Duration = Duration::from_secs(2);
 
 impl RemoteObjects {
     /// Finds out which commit a branch or a tag names, once, and reads its files from then on.
@@ -98,6 +97,7 @@ impl RemoteObjects {
             match ask() {
                 Err(Refused { error, .. })
                     if error.class() == RetryClass::Outage
+                        // Otherwise the caller waits; the listing continues at its page.
                         && error.retry_after().is_none_or(|pause| pause <= MAX_OWN_PAUSE) =>
                 {
                     std::thread::sleep(error.retry_after().unwrap_or(pause).max(pause));

@@ -190,7 +190,10 @@ impl Operation for Chat {
         let text_bytes = most_text_bytes(json_bytes);
         let (scratch, row) =
             self.rows.memory(&self.tokenizer, text_bytes, self.placeholders.as_ref());
-        let values = json_bytes.saturating_mul(JSON_PER_BYTE).saturating_add(2 * text_bytes);
+        let values = json_bytes
+            .saturating_mul(JSON_PER_BYTE)
+            .saturating_add(2 * text_bytes)
+            .saturating_add(Template::most_bytes(json_bytes));
         reckoning.scratch_bytes =
             reckoning.scratch_bytes.saturating_add(scratch).saturating_add(values);
         reckoning.give(self.field, row);

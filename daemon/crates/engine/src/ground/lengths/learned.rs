@@ -1,8 +1,8 @@
 //! Lengths and classes that are not in the index: the samples' files or values are read once, before the first batch, by
 //! several threads, and a number for each sample is saved next to the index; of classes also their values.
 //!
-//! The saved file has a key of what the numbers are of (the dataset, its index file, the source); another key is no
-//! error, they are then learned again.
+//! The saved file has a key of what the numbers are of (the dataset, its index file, the source) and what decides them
+//! (the limits, the version of the readers); another key is no error, they are then learned again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use forebay_config::{Config, LengthUnit};
+use forebay_config::{Config, LengthUnit, Limits};
 use forebay_dataset::opening::read_sample;
 use forebay_dataset::{
     DatasetError, FileKey, OpenOptions, Opened, ScanProgress, file_key, path_beside, read_checked,
@@ -34,6 +34,8 @@ const MAGIC_OF_CLASSES: [u8; 8] = *b"FBCLAS\0\x01";
 const MOST_BYTES_BEHIND: usize = 512 << 20;
 /// Samples that a thread takes at once: neighbours are often in one file.
 const SAMPLES_AT_ONCE: usize = 256;
+/// The version of what reads lengths, shapes and classes, which is raised when the same bytes give other numbers.
+const READERS: u32 = 1;
 /// More threads do not make reading faster.
 const MOST_THREADS: u32 = 64;
 /// How often progress is reported.
@@ -174,7 +176,10 @@ fn place_of(config: &Config, opened: &Opened, what: &str, source: &str) -> Optio
     let fingerprint = dataset.fingerprint();
     // Where bad samples are not substituted they are an error.
     let rule = if substitutes(config).0 { "\0substituted" } else { "" };
-    let key = file_key(index, &fingerprint, &format!("{source}{rule}"))?;
+    // They decide which samples have no length.
+    let Limits { sample_bytes, pixels, inflated_bytes } = config.dataset.limits;
+    let readers = format!("\0{READERS} {sample_bytes} {pixels} {inflated_bytes}");
+    let key = file_key(index, &fingerprint, &format!("{source}{rule}{readers}"))?;
     let mut of = source.as_bytes().to_vec();
     if dataset.kept().is_some() {
         // Selections of one dataset, such as its parts, have files of their own.
@@ -408,6 +413,8 @@ impl Reader<'_> {
             };
             match result {
                 Ok(found) => break found,
+                // As for a row that is served: it is the same at each try.
+                Err(error) if error.is_bad_sample() => break Err(error.to_string()),
                 Err(error) => match self.options {
                     Some(patience) if patience.wait_after(&mut retries, &error) => {}
                     _ if unreadable_is_substituted && !is_outage(&error) => {
@@ -493,5 +500,37 @@ mod tests {
             let of_classes = read_saved(&path, (&MAGIC_OF_CLASSES, &key), 3, true);
             assert_eq!(of_classes.unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_sample_above_its_limit_has_no_length_and_is_known_once_the_limit_is_raised() {
+        let folder = tempfile::tempdir().unwrap();
+        let class = folder.path().join("data/a");
+        std::fs::create_dir_all(&class).unwrap();
+        for (name, size) in [("0.jpg", 10), ("1.jpg", 2000), ("2.jpg", 20)] {
+            std::fs::write(class.join(name), vec![0; size]).unwrap();
+        }
+        let learn = |sample_bytes: &str, on_bad_sample: &str| {
+            let text = format!(
+                "dataset = {{ format = \"image-folder\", path = \"data\", index = \"index\" }}\n\
+                 batch = {{ budget = {{ bytes = 4000 }}, max_rows = 2 }}\n\
+                 stage = [{{ name = \"decode\", operations = [{{ op = \"decode-image\" }}] }}]\n\
+                 limits.sample_bytes = \"{sample_bytes}\"\nerrors.on_bad_sample = \"{on_bad_sample}\"\n"
+            );
+            let path = folder.path().join("stream.toml");
+            std::fs::write(&path, text).unwrap();
+            let mut config = Config::from_file(&path, &[]).unwrap();
+            let opened =
+                forebay_formats::open_configured(&mut config.dataset, OpenOptions::default());
+            lengths(&config, &opened.unwrap(), Learning::FileSizes, OpenOptions::default())
+                .map_err(|error| error.to_string())
+        };
+        for _ in 0..2 {
+            assert_eq!(learn("1000B", "substitute"), Ok(vec![10, UNKNOWN, 20]));
+        }
+        let error = learn("1000B", "fail").unwrap_err();
+        assert!(error.contains("a/1.jpg") && error.contains("errors.on_bad_sample"), "{error}");
+        assert_eq!(learn("3000B", "substitute"), Ok(vec![10, 2000, 20]));
+        assert_eq!(learn("1000B", "substitute"), Ok(vec![10, UNKNOWN, 20]));
     }
 }
