@@ -120,7 +120,14 @@ pub(super) struct Pages<'p, 'f> {
 pub(super) struct Cursor {
     at: u64,
     end: u64,
-    dictionary: Option<Runs>,
+    pub(super) dictionary: Option<Runs>,
+}
+
+impl Cursor {
+    /// The number of values of its dictionary, which are in memory.
+    pub(super) fn held(&self) -> usize {
+        self.dictionary.as_ref().map_or(0, Runs::held)
+    }
 }
 
 /// A page of values: its header, and its range in the file.
