@@ -376,9 +376,14 @@ fn planned_fields(
         let dataset_output = output.as_ref().filter(|_| !field.is_returned);
         PlannedField {
             expected: match (worked_on, dataset_output) {
-                (Some(_), Some(FieldOutput::RaggedArray { source, row_shape, .. })) => {
-                    Some(ExpectedArray::Ragged(*source, row_shape.clone()))
+                // An operation may give rows of another shape.
+                (Some(FieldKind::RaggedArray { dtype, row_shape }), _) => {
+                    Some(ExpectedArray::Ragged(*dtype, row_shape.clone()))
                 }
+                (
+                    Some(FieldKind::Array { .. }),
+                    Some(FieldOutput::RaggedArray { source, row_shape, .. }),
+                ) => Some(ExpectedArray::Ragged(*source, row_shape.clone())),
                 (Some(FieldKind::Array { dtype, shape }), _) => {
                     Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
                 }
