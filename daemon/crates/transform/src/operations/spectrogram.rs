@@ -110,7 +110,7 @@ forebay_keys::keys! {
         /// the lowest frequency
         pub f_min: Frequency, "Hz", default(0.0);
         /// the highest frequency
-        pub f_max: Frequency, "Hz", absent("half of `sample_rate`");
+        pub f_max: Frequency, "Hz", absent("half of `sample_rate`, rounded down");
         /// how filters are weighted: "off" or "slaney"
         pub norm: MelNorm, "", default(MelNorm::Off);
         /// the scale of heights: "htk" or "slaney"
@@ -259,7 +259,7 @@ pub(crate) fn compile_mel(
         log: arguments.log,
     };
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let f_max = f_max.unwrap_or(sample_rate as f64 / 2.0);
+    let f_max = f_max.unwrap_or((sample_rate / 2) as f64);
     if f_min >= f_max {
         let message =
             format!("`{}` is {f_min}, not below `f_max`, {f_max}", section.key_path("f_min"));
