@@ -127,6 +127,8 @@ struct Transform {
     power: f64,
     center: bool,
     log: Logarithm,
+    /// The most bytes of a spectrogram.
+    most_bytes: u64,
     /// The window, as long as a frame.
     window: Vec<f64>,
     fft: Arc<dyn RealToComplex<f64>>,
@@ -157,6 +159,11 @@ impl Transform {
             .then(|| (padded - self.n_fft) / self.hop + 1)
     }
 
+    /// The bytes of so many frames.
+    fn bytes(&self, frames: usize) -> u64 {
+        (frames as u64).saturating_mul(4 * self.values() as u64)
+    }
+
     /// Writes all frames of a sound: a number in single precision for each sample, as bytes.
     fn run(&self, sound: &[[u8; 4]], out: &mut Vec<u8>) -> Result<usize, Defect> {
         let frames = self.frames(sound.len()).ok_or_else(|| {
@@ -166,6 +173,15 @@ impl Transform {
                 self.n_fft
             ))
         })?;
+        let bytes = self.bytes(frames);
+        if bytes > self.most_bytes {
+            return Err(Defect(format!(
+                "the spectrogram of {frames} frames of {} values has {bytes} bytes, and dataset.limits.inflated_bytes is {}: \
+                 raise it, or `hop_length`",
+                self.values(),
+                self.most_bytes
+            )));
+        }
         let pad = self.pad();
         // Mirrored at the first and the last sample, which are not repeated.
         let sample = |at: usize| {
@@ -302,6 +318,7 @@ fn compile(
         power: common.power,
         center: common.center,
         log: common.log,
+        most_bytes: fields.limits.inflated_bytes,
         window: window(whole(win_length), n_fft),
         fft: RealFftPlanner::new().plan_fft_forward(n_fft),
         mel,
@@ -332,7 +349,7 @@ impl Operation for Spectrogram {
         let samples =
             usize::try_from(reckoning.held_bytes(self.field) / 4).unwrap_or(usize::MAX / 4);
         let frames = self.transform.frames(samples).unwrap_or(0);
-        let bytes = (frames as u64).saturating_mul(4 * self.transform.values() as u64);
+        let bytes = self.transform.bytes(frames).min(self.transform.most_bytes);
         // The frame, its spectrum, the strengths, and the scratch of the FFT.
         let beside = 64 * self.transform.n_fft as u64;
         reckoning.scratch_bytes =
