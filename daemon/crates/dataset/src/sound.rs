@@ -109,7 +109,9 @@ fn unknown(file: &[u8]) -> String {
         [0x1a, 0x45, 0xdf, 0xa3, ..] => "Matroska (WebM)",
         _ => {
             let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
-            return format!("not a WAV or FLAC file: it begins with{first}");
+            return format!(
+                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus) or M4A (ALAC) file: it begins with{first}"
+            );
         }
     };
     not_read(name)
@@ -290,7 +292,7 @@ mod tests {
             (b"OggS\0\x02", "truncated"),
             (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "the MP3 file has no frame"),
             (b"\xff\xfb\x90\x64", "the MP3 file has no frame"),
-            (b"RIFF\0\0\0\0AVI LIST", "not a WAV or FLAC file: it begins with 52 49 46 46"),
+            (b"RIFF\0\0\0\0AVI LIST", "or M4A (ALAC) file: it begins with 52 49 46 46"),
             (b"", "the sound file is empty"),
         ] {
             let refused = SoundHeader::read(file).unwrap_err().0;
