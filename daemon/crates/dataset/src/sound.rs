@@ -285,6 +285,30 @@ mod tests {
     }
 
     #[test]
+    fn mp3_frames_behind_a_gap_or_a_tag_are_not_dropped() {
+        let frames = |count: usize| {
+            let mut frame = b"\xff\xfb\x90\x64".to_vec();
+            frame.resize(417, 0);
+            frame.repeat(count)
+        };
+        let id3 = [&b"TAG"[..], &[b'a'; 125]].concat();
+        let inner = frames(2);
+        let size = u32::try_from(inner.len()).unwrap().to_le_bytes();
+        let ape = [&b"APETAGEX\xd0\x07\0\0"[..], &size, &[0; 16], &inner].concat();
+        for tail in
+            [vec![], vec![0; 100], id3.clone(), ape.clone(), [&[0; 9], &ape[..], &id3].concat()]
+        {
+            let file = [frames(4), tail].concat();
+            assert_eq!(mp3::Mp3::read(&file).unwrap().count, 4);
+        }
+        for gap in [vec![0; 100], id3, ape] {
+            let file = [frames(4), gap, frames(4)].concat();
+            let refused = mp3::Mp3::read(&file).unwrap_err().0;
+            assert!(refused.contains("that belong to no frame, at byte 1668"), "{refused}");
+        }
+    }
+
+    #[test]
     fn unsupported_sounds_are_refused_by_name() {
         for (file, name) in [
             (&wave(0x11, 8, &[])[..], "IMA ADPCM in a WAV file is not read"),
