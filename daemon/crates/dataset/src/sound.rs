@@ -144,6 +144,8 @@ fn wav(file: &[u8]) -> Result<SoundHeader, Defect> {
             let length = match (length, wide_length) {
                 (UNKNOWN, Some(wide)) => wide,
                 (UNKNOWN, None) => whole,
+                // A writer that was ended before it could write the length.
+                (0, None) if !are_chunks(&file[start..]) => whole,
                 _ => length,
             };
             let frames = length / frame_bytes;
@@ -165,6 +167,19 @@ fn wav(file: &[u8]) -> Result<SoundHeader, Defect> {
         at = start + length + length % 2;
     }
     Err(cut())
+}
+
+/// Whether bytes are whole chunks with names, as behind the data of a sound without samples.
+fn are_chunks(mut rest: &[u8]) -> bool {
+    while let Some((head, body)) = rest.split_first_chunk::<8>() {
+        let is_name = head[..4].iter().all(|byte| matches!(byte, b' '..=b'~'));
+        let length = usize::try_from(number(&head[4..])).unwrap_or(usize::MAX);
+        match body.get(length..) {
+            Some(next) if is_name => rest = next.get(length % 2..).unwrap_or_default(),
+            _ => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 /// The encoding, the channels, the rate, and the bytes per frame.
@@ -267,6 +282,20 @@ mod tests {
         for length in 0..file.len() {
             assert!(SoundHeader::read(&file[..length]).is_err(), "{length}");
         }
+    }
+
+    /// As after a recorder that was killed: the samples are there, as libsndfile reads them.
+    #[test]
+    fn wav_data_of_length_zero_extend_to_the_end() {
+        let mut file = wave(1, 16, &[]);
+        assert_eq!(SoundHeader::read(&file).unwrap().frames, Some(0));
+        file.extend([7; 13]);
+        let header = SoundHeader::read(&file).unwrap();
+        assert_eq!((header.frames, header.data), (Some(3), 56..68));
+        // Chunks behind the data are no samples.
+        file.truncate(56);
+        file.extend(b"LIST\x03\0\0\0abc\0");
+        assert_eq!(SoundHeader::read(&file).unwrap().frames, Some(0));
     }
 
     #[test]
