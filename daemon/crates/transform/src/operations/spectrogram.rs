@@ -13,7 +13,7 @@ use realfft::{RealFftPlanner, RealToComplex};
 
 use self::mel::MelFilters;
 use crate::arguments::PositiveNumber;
-use crate::contract::{FieldType, FieldTypes, Operation, Sample};
+use crate::contract::{FieldType, FieldTypes, Operation, Sample, StoredSound};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use forebay_dataset::{Defect, FieldKind};
@@ -93,7 +93,7 @@ forebay_keys::keys! {
     pub(crate) struct Mel = "mel-spectrogram" {
         /// the field to work on
         pub field: String, "", absent("the only sound");
-        /// samples a second: the `rate` of the sound
+        /// samples a second: the `rate` that the dataset sets for the sound
         pub sample_rate: AtLeastOne, "samples a second", default(16_000_u64);
         /// the length of a frame
         pub n_fft: AtLeastOne, "samples", default(400_u64);
@@ -256,7 +256,8 @@ pub(crate) fn compile_plain(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Plain { field, n_fft, win_length, hop_length, power, center, log } = Plain::read(section)?;
     let common = Common { field, n_fft, win_length, hop_length, power, center, log };
-    compile("spectrogram", common, None, section, fields)
+    let compiled = compile("spectrogram", common, None, section, fields)?;
+    Ok(Box::new(compiled))
 }
 
 pub(crate) fn compile_mel(
@@ -274,6 +275,7 @@ pub(crate) fn compile_mel(
         center: arguments.center,
         log: arguments.log,
     };
+    // As torchaudio's.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let f_max = f_max.unwrap_or((sample_rate / 2) as f64);
     if f_min >= f_max {
@@ -287,7 +289,38 @@ pub(crate) fn compile_mel(
     }
     let mel =
         MelFilters::new(&mel::Form { sample_rate, n_fft, n_mels, f_min, f_max, norm, mel_scale });
-    compile("mel-spectrogram", common, Some(mel), section, fields)
+    let stored = fields.fields.iter().map(|field| field.sound.filter(|_| !field.is_returned));
+    let stored: Vec<_> = stored.collect();
+    let compiled = compile("mel-spectrogram", common, Some(mel), section, fields)?;
+    // The filters are those of one rate. What a Python stage returned has the rate that it gives it.
+    if let Some(sound) = stored[compiled.field] {
+        check_rate(sample_rate, sound, &fields.fields[compiled.field].name, section)?;
+    }
+    Ok(Box::new(compiled))
+}
+
+/// Refuses sounds of another rate than `sample_rate`, or of a rate that is not set.
+fn check_rate(
+    sample_rate: u64,
+    sound: StoredSound,
+    field: &str,
+    section: &Section,
+) -> Result<(), ConfigError> {
+    let place = format!(
+        "`rate = {sample_rate}` for the sound: dataset.rate of audio-folder, dataset.fields.{field}.rate of other formats"
+    );
+    let message = match sound.rate {
+        Some(rate) if u64::from(rate) == sample_rate => return Ok(()),
+        Some(rate) => format!(
+            "`{}` is {sample_rate}, and field `{field}` has {rate} samples a second; set `sample_rate = {rate}`, or {place}",
+            section.key_path("sample_rate")
+        ),
+        None => format!(
+            "`{}` is {sample_rate}, and the sounds of field `{field}` have the rates of their files; set {place}",
+            section.key_path("sample_rate")
+        ),
+    };
+    Err(section.error_at("sample_rate", message))
 }
 
 fn compile(
@@ -296,7 +329,7 @@ fn compile(
     mel: Option<MelFilters>,
     section: &Section,
     fields: &mut FieldTypes,
-) -> Result<Box<dyn Operation>, ConfigError> {
+) -> Result<Spectrogram, ConfigError> {
     let field = fields.find(name, section, common.field, "sound of one channel", |kind| {
         matches!(kind, FieldType::Raw(FieldKind::RaggedArray { dtype: DType::F32, row_shape }) if row_shape.is_empty())
     })?;
@@ -327,7 +360,7 @@ fn compile(
     let row_shape = vec![transform.values() as u64];
     plan.kind = FieldType::Raw(FieldKind::RaggedArray { dtype: DType::F32, row_shape });
     plan.max_row_bytes = None;
-    Ok(Box::new(Spectrogram { field, transform }))
+    Ok(Spectrogram { field, transform })
 }
 
 /// A periodic Hann window in the middle of a frame.
