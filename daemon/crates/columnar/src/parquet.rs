@@ -97,7 +97,7 @@ fn rows(
         let mut columns = Vec::with_capacity(leaves.len());
         for leaf in &leaves {
             let (window, values, budget) = (&mut window, &mut values, &mut budget);
-            let room = usize::try_from(held - before).unwrap_or(usize::MAX);
+            let room = usize::try_from(held.saturating_sub(before)).unwrap_or(usize::MAX);
             let runs = match *leaf {
                 Wanted::Leaf(leaf) => {
                     let Some(chunk) = group.chunks.get(leaf.place) else { continue };

@@ -47,6 +47,8 @@ pub enum FieldKind {
     Sound {
         /// The dimensions after the first: none, or the number of channels.
         row_shape: Vec<u64>,
+        /// Samples per second of all sounds; `None`: as in each file.
+        rate: Option<u32>,
     },
     /// Clips of a video; an operation decodes them.
     Video {
@@ -150,6 +152,11 @@ impl SoundForm {
     /// The dimensions of the array after the first.
     pub fn row_shape(self) -> Vec<u64> {
         self.channels.map(u64::from).into_iter().collect()
+    }
+
+    /// The kind of a field of such sounds.
+    pub fn kind(self) -> FieldKind {
+        FieldKind::Sound { row_shape: self.row_shape(), rate: self.rate }
     }
 
     /// The keys that set it, in the syntax of the configuration, each after a comma.

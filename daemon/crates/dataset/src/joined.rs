@@ -167,7 +167,7 @@ fn described(kind: &FieldKind, output: Option<DType>) -> String {
         FieldKind::RaggedArray { dtype, row_shape } => {
             format!("an array of {} of any length, with rows {row_shape:?}", as_output(dtype))
         }
-        FieldKind::Sound { row_shape } => format!("a sound with rows {row_shape:?}"),
+        FieldKind::Sound { row_shape, .. } => format!("a sound with rows {row_shape:?}"),
         FieldKind::Video { clips, frames } => {
             let count = |of: &Option<u64>| of.map_or("any number".to_owned(), |of| of.to_string());
             format!("a video: {} of clips, {} of frames", count(clips), count(frames))
@@ -180,7 +180,19 @@ fn described(kind: &FieldKind, output: Option<DType>) -> String {
 impl Joined {
     fn of(parts: Vec<Part>, report: &mut IndexReport) -> Self {
         let first = &parts[0];
-        let fields = first.dataset.fields().to_vec();
+        let mut fields = first.dataset.fields().to_vec();
+        for (number, field) in fields.iter_mut().enumerate() {
+            let differs = |part: &Part| {
+                part.dataset.fields()[part.place_of(number)].kind
+                    != first.dataset.fields()[number].kind
+            };
+            // Of several rates none is that of all sounds.
+            if let FieldKind::Sound { rate, .. } = &mut field.kind
+                && parts.iter().any(differs)
+            {
+                *rate = None;
+            }
+        }
         let is_alike = |part: &Part| {
             part.places.is_empty() && part.dataset.direct_read() == first.dataset.direct_read()
         };

@@ -109,7 +109,9 @@ fn unknown(file: &[u8]) -> String {
         [0x1a, 0x45, 0xdf, 0xa3, ..] => "Matroska (WebM)",
         _ => {
             let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
-            return format!("not a WAV or FLAC file: it begins with{first}");
+            return format!(
+                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus) or M4A (ALAC) file: it begins with{first}"
+            );
         }
     };
     not_read(name)
@@ -142,6 +144,8 @@ fn wav(file: &[u8]) -> Result<SoundHeader, Defect> {
             let length = match (length, wide_length) {
                 (UNKNOWN, Some(wide)) => wide,
                 (UNKNOWN, None) => whole,
+                // A writer that was ended before it could write the length.
+                (0, None) if !are_chunks(&file[start..]) => whole,
                 _ => length,
             };
             let frames = length / frame_bytes;
@@ -163,6 +167,19 @@ fn wav(file: &[u8]) -> Result<SoundHeader, Defect> {
         at = start + length + length % 2;
     }
     Err(cut())
+}
+
+/// Whether bytes are whole chunks with names, as behind the data of a sound without samples.
+fn are_chunks(mut rest: &[u8]) -> bool {
+    while let Some((head, body)) = rest.split_first_chunk::<8>() {
+        let is_name = head[..4].iter().all(|byte| matches!(byte, b' '..=b'~'));
+        let length = usize::try_from(number(&head[4..])).unwrap_or(usize::MAX);
+        match body.get(length..) {
+            Some(next) if is_name => rest = next.get(length % 2..).unwrap_or_default(),
+            _ => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 /// The encoding, the channels, the rate, and the bytes per frame.
@@ -267,6 +284,20 @@ mod tests {
         }
     }
 
+    /// As after a recorder that was killed: the samples are there, as libsndfile reads them.
+    #[test]
+    fn wav_data_of_length_zero_extend_to_the_end() {
+        let mut file = wave(1, 16, &[]);
+        assert_eq!(SoundHeader::read(&file).unwrap().frames, Some(0));
+        file.extend([7; 13]);
+        let header = SoundHeader::read(&file).unwrap();
+        assert_eq!((header.frames, header.data), (Some(3), 56..68));
+        // Chunks behind the data are no samples.
+        file.truncate(56);
+        file.extend(b"LIST\x03\0\0\0abc\0");
+        assert_eq!(SoundHeader::read(&file).unwrap().frames, Some(0));
+    }
+
     #[test]
     fn padded_wav_samples_are_refused() {
         // 24 bits in 4 bytes: readers disagree on which 24.
@@ -283,6 +314,30 @@ mod tests {
     }
 
     #[test]
+    fn mp3_frames_behind_a_gap_or_a_tag_are_not_dropped() {
+        let frames = |count: usize| {
+            let mut frame = b"\xff\xfb\x90\x64".to_vec();
+            frame.resize(417, 0);
+            frame.repeat(count)
+        };
+        let id3 = [&b"TAG"[..], &[b'a'; 125]].concat();
+        let inner = frames(2);
+        let size = u32::try_from(inner.len()).unwrap().to_le_bytes();
+        let ape = [&b"APETAGEX\xd0\x07\0\0"[..], &size, &[0; 16], &inner].concat();
+        for tail in
+            [vec![], vec![0; 100], id3.clone(), ape.clone(), [&[0; 9], &ape[..], &id3].concat()]
+        {
+            let file = [frames(4), tail].concat();
+            assert_eq!(mp3::Mp3::read(&file).unwrap().count, 4);
+        }
+        for gap in [vec![0; 100], id3, ape] {
+            let file = [frames(4), gap, frames(4)].concat();
+            let refused = mp3::Mp3::read(&file).unwrap_err().0;
+            assert!(refused.contains("that belong to no frame, at byte 1668"), "{refused}");
+        }
+    }
+
+    #[test]
     fn unsupported_sounds_are_refused_by_name() {
         for (file, name) in [
             (&wave(0x11, 8, &[])[..], "IMA ADPCM in a WAV file is not read"),
@@ -290,7 +345,7 @@ mod tests {
             (b"OggS\0\x02", "truncated"),
             (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "the MP3 file has no frame"),
             (b"\xff\xfb\x90\x64", "the MP3 file has no frame"),
-            (b"RIFF\0\0\0\0AVI LIST", "not a WAV or FLAC file: it begins with 52 49 46 46"),
+            (b"RIFF\0\0\0\0AVI LIST", "or M4A (ALAC) file: it begins with 52 49 46 46"),
             (b"", "the sound file is empty"),
         ] {
             let refused = SoundHeader::read(file).unwrap_err().0;

@@ -66,10 +66,7 @@ pub(super) fn open(
 ) -> OpenedFormat {
     let (form, config) = split(config)?;
     let field = |name: &str, kind| Field { name: name.to_owned(), kind };
-    let fields = vec![
-        field("audio", FieldKind::Sound { row_shape: form.row_shape() }),
-        field("sample_rate", FieldKind::Integer),
-    ];
+    let fields = vec![field("audio", form.kind()), field("sample_rate", FieldKind::Integer)];
     FileSamples::open(&config, storage, FORMAT, options, fields, AudioFile(form))
 }
 
@@ -184,7 +181,8 @@ mod tests {
         let (stereo, rate) = (with("channels = 2").unwrap(), with("rate = 2").unwrap());
         let part = with("start = 0.5\ndataset.seconds = 2").unwrap().0;
         assert!(part != plain.0 && part != with("start = 0.5").unwrap().0);
-        assert_eq!(stereo.1, FieldKind::Sound { row_shape: vec![2] });
+        assert_eq!(stereo.1, FieldKind::Sound { row_shape: vec![2], rate: None });
+        assert_eq!(rate.1, FieldKind::Sound { row_shape: Vec::new(), rate: Some(2) });
         assert!(plain.0 != stereo.0 && plain.0 != rate.0 && stereo.0 != rate.0);
         assert!(with("channels = 0").is_err() && with("colour = 3").is_err());
         // A folder without classes has no labels.

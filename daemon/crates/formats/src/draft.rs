@@ -169,7 +169,7 @@ impl SeenArray {
         let is_sound = !matches!(field.kind, FieldKind::Array { .. });
         let (dtype, shape) = match &field.kind {
             FieldKind::Array { dtype, shape } => (*dtype, shape.clone()),
-            FieldKind::Sound { row_shape } => (DType::F32, [&[0], &row_shape[..]].concat()),
+            FieldKind::Sound { row_shape, .. } => (DType::F32, [&[0], &row_shape[..]].concat()),
             FieldKind::Bytes => (DType::F32, vec![0]),
             _ => return None,
         };

@@ -257,9 +257,7 @@ impl FieldRule {
                 let array = read_array(first.ok_or_else(|| self.absent())?)?;
                 FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() }
             }
-            Form::Audio => {
-                FieldKind::Sound { row_shape: self.sound.unwrap_or_default().row_shape() }
-            }
+            Form::Audio => self.sound.unwrap_or_default().kind(),
             Form::SampleRate => FieldKind::Integer,
         };
         Ok(Field { name: self.name.clone(), kind })

@@ -157,7 +157,7 @@ impl Stored {
             FieldKind::Text => Self::Text,
             FieldKind::Integer => Self::Integer,
             FieldKind::Float => Self::Float,
-            FieldKind::Sound { row_shape } => {
+            FieldKind::Sound { row_shape, .. } => {
                 let channels = row_shape.first().and_then(|count| u16::try_from(*count).ok());
                 Self::Sound(SoundForm { channels, rate: None, span: None })
             }

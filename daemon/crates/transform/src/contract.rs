@@ -175,10 +175,23 @@ pub(crate) struct FieldPlan {
     pub is_returned: bool,
     /// The type in a batch of an array without a type in `[output]`; `None`: the array's own.
     pub output_dtype: Option<DType>,
+    /// For a sound of the dataset: what is known of all of its samples.
+    pub sound: Option<StoredSound>,
     /// For a view, the name that it shares with others, whose keys in `[output]` apply to it too.
     pub view_of: Option<String>,
     /// Set by `image-patches` for the field of its grids.
     pub image_grids: Option<ImageGrids>,
+}
+
+/// What is known of a dataset's sounds.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(feature = "sound"),
+    expect(dead_code, reason = "read by operations on sounds alone")
+)]
+pub(crate) struct StoredSound {
+    /// Samples per second; `None`: as in each file.
+    pub rate: Option<u32>,
 }
 
 /// What the grids of images say of the tokens of a text.
@@ -288,6 +301,7 @@ impl FieldTypes {
             max_row_bytes: None,
             is_unchecked: false,
             is_returned: false,
+            sound: None,
             output_dtype: None,
             view_of: None,
             image_grids: None,

@@ -23,6 +23,8 @@ mod patches;
 mod scaled;
 mod shared;
 mod shared_views;
+#[cfg(feature = "sound")]
+mod sounds;
 #[cfg(feature = "text")]
 mod texts;
 mod views;

@@ -6,12 +6,16 @@ use super::thrift::{Broken, Reader};
 use super::times::ARROW_SCHEMA;
 use crate::{Features, HUGGINGFACE, MAX_COLUMNS};
 use forebay_dataset::error::DatasetError;
-use forebay_index::window::{Bytes, Window};
+use forebay_index::window::{Bytes, MAX_PART_BYTES, Window};
 
 const MAGIC: &[u8; 4] = b"PAR1";
 const ENCRYPTED: &[u8; 4] = b"PARE";
 /// The maximum number of columns and their enclosing groups: a list has two groups.
 const MAX_ELEMENTS: u64 = 4 * MAX_COLUMNS;
+/// The maximum number of row groups.
+const MAX_GROUPS: u64 = 1 << 20;
+/// The maximum number of entries of the metadata.
+const MAX_ENTRIES: u64 = 1 << 16;
 /// The maximum rows of a row group, which are processed together.
 const MAX_GROUP_ROWS: u64 = 8 << 20;
 /// The maximum rows per byte, in a file of more rows than [`MAX_GROUP_ROWS`].
@@ -67,6 +71,11 @@ impl Footer {
         let start = (length - 8).checked_sub(size).ok_or_else(|| {
             file.fault(format!("its footer is to have {size} bytes, and the file has {length}"))
         })?;
+        if size > MAX_PART_BYTES {
+            return Err(file.fault(format!(
+                "its footer has {size} bytes, and at most {MAX_PART_BYTES} are read; write larger row groups, or several files"
+            )));
+        }
         let text = window.get(start, size)?.to_vec();
         let footer = Self::parse(&text).map_err(|_| file.fault("its footer is damaged".to_owned()));
         let footer = footer.and_then(|footer| footer.map_err(|reason| file.fault(reason)))?;
@@ -78,6 +87,7 @@ impl Footer {
         let (mut schema, mut groups, mut features) = (Vec::new(), Vec::new(), None);
         let mut written = Written::default();
         let (mut elements, mut denies_compression) = (0, false);
+        let (mut all_groups, mut entries) = (0, 0);
         Reader { rest: text }.fields(|number, _, reader| {
             match number {
                 2 => {
@@ -87,9 +97,19 @@ impl Footer {
                     }
                     schema = reader.elements(element)?;
                 }
-                4 => groups = reader.elements(group)?,
+                4 => {
+                    all_groups = reader.count()? as u64;
+                    if all_groups > MAX_GROUPS {
+                        return Ok(false);
+                    }
+                    groups = reader.elements(group)?;
+                }
                 6 => denies_compression = is_of_old_arrow(reader.bytes()?),
                 5 => {
+                    entries = reader.count()? as u64;
+                    if entries > MAX_ENTRIES {
+                        return Ok(false);
+                    }
                     for (key, value) in reader.elements(key_value)? {
                         if key == HUGGINGFACE.as_bytes() {
                             let text = std::str::from_utf8(value).ok();
@@ -107,6 +127,16 @@ impl Footer {
         if elements > MAX_ELEMENTS {
             return Ok(Err(format!(
                 "its schema has {elements} columns and groups of them, and at most {MAX_ELEMENTS} are read"
+            )));
+        }
+        if all_groups > MAX_GROUPS {
+            return Ok(Err(format!(
+                "it has {all_groups} row groups, and at most {MAX_GROUPS} are read; write larger ones, or several files"
+            )));
+        }
+        if entries > MAX_ENTRIES {
+            return Ok(Err(format!(
+                "its metadata has {entries} entries, and at most {MAX_ENTRIES} are read; write it without"
             )));
         }
         if let Err(reason) = check_names(&schema) {
@@ -180,6 +210,8 @@ fn group(reader: &mut Reader<'_>) -> Result<Group, Broken> {
     let mut group = Group::default();
     reader.fields(|number, _, reader| {
         match number {
+            // A group with more chunks than a schema has columns is damaged.
+            1 if reader.count()? as u64 > MAX_ELEMENTS => return Err(Broken),
             1 => group.chunks = reader.elements(chunk)?,
             3 => group.rows = size(reader)?,
             _ => return Ok(false),

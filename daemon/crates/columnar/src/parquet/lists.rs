@@ -242,8 +242,11 @@ impl Pages<'_, '_> {
             };
             *open = Some(Open { cell, bytes });
         } else if let Some(before) = open.take() {
-            let cell = self.continued(before, elements, at)?;
-            *open = Some(Open { cell, bytes: Vec::new() });
+            // A page without values leaves the row as it is, with the bytes of its beginning.
+            *open = Some(match at {
+                0 => before,
+                _ => Open { cell: self.continued(before, elements, at)?, bytes: Vec::new() },
+            });
         }
         Ok(())
     }

@@ -187,10 +187,14 @@ impl<'a, 'f> Nested<'a, 'f> {
         let (leaf, chunk, left) = (stored.leaf, stored.chunk, stored.left);
         let kept = std::mem::take(&mut stored.kept);
         let cursor = stored.cursor.take();
+        let own = cursor.as_ref().map_or(0, Cursor::held);
         (stored.repetition, stored.definition, stored.values) = (Vec::new(), Vec::new(), None);
         *self.budget += kept;
         let held: usize = self.stored.iter().map(|stored| stored.definition.len()).sum();
-        let room = self.room.saturating_sub(held);
+        // Each column keeps the dictionary of its chunk to the end of the chunk.
+        let others = self.stored.iter().filter_map(|stored| stored.cursor.as_ref());
+        let dictionaries = others.map(Cursor::held).sum::<usize>() + own;
+        let room = self.room.saturating_sub(held).saturating_sub(dictionaries);
         let before = *self.budget;
         let (window, values, budget) = (&mut *self.window, &mut *self.values, &mut *self.budget);
         let mut pages = Pages { leaf, chunk, window, values, budget, room, unread: None };
@@ -349,5 +353,8 @@ fn read_page(
         held => held,
     };
     let values = pages.page_values(&page, &cursor, &source, there)?;
+    if left == 0 {
+        cursor.dictionary = None;
+    }
     Ok(Loaded { cursor, left, levels, values })
 }

@@ -372,3 +372,46 @@ fn columns_of_a_struct_that_disagree_are_reported() {
     }
     read(&file(&schema, &[column(&[&LISTED]), column(&[&LISTED[..2], &LISTED[2..]])], 4)).unwrap();
 }
+
+/// A page as [`page`] makes it, compressed by Snappy as one literal; `told`: the size that its header says.
+fn packed_page(values: &[Value], told: Option<u64>) -> Vec<u8> {
+    let plain = page(values);
+    let levels = 2 * (4 + 2 * values.len());
+    let numbers = 4 * values.iter().filter(|value| value.2.is_some()).count();
+    let body = &plain[plain.len() - levels - numbers..];
+    let length = u16::try_from(body.len() - 1).unwrap().to_le_bytes();
+    let packed = [&number(body.len() as u64)[..], &[61 << 2], &length, body].concat();
+    let size = number(2 * told.unwrap_or(body.len() as u64));
+    let (packed_size, count) = (number(2 * packed.len() as u64), number(2 * values.len() as u64));
+    [b"\x15\0\x15", &size[..], b"\x15", &packed_size, b"\x2c\x15", &count, b"\x15\0\0\0", &packed]
+        .concat()
+}
+
+/// A file of lists in such pages.
+fn packed_file(pages: Vec<Vec<u8>>, count: usize) -> Vec<u8> {
+    let schema = [group(1, "my", 1, LIST), leaf(2, "element")];
+    let mut file = file(&schema, &[(pages, count)], 1);
+    let codec = file.windows(3).rposition(|bytes| bytes == b"\x3c\x45\0").unwrap() + 2;
+    file[codec] = 2;
+    file
+}
+
+#[test]
+fn page_without_values_within_a_row_keeps_its_beginning() {
+    let values: Vec<Value> = (0..2000).map(|at| (u8::from(at > 0), 2, Some(at))).collect();
+    let pages = [&values[..1999], &[], &values[1999..]].map(|values| packed_page(values, None));
+    let file = packed_file(pages.into(), values.len());
+    assert_eq!(integers(&file, "my"), [Some((0..2000).collect())]);
+}
+
+#[test]
+fn page_that_is_too_large_leaves_out_its_column_with_the_remedy() {
+    let page = packed_page(&[(0, 2, Some(7))], Some(65 << 20));
+    let (_, rows) = read_in_memory(&READER, &packed_file(vec![page], 1)).unwrap();
+    let Cell::Unread(reason) = &rows[0][0] else { panic!("{rows:?}") };
+    assert!(
+        reason.contains("has 68157440 bytes, and at most 67108864 are read at once"),
+        "{reason}"
+    );
+    assert!(reason.contains("write the file once more"), "{reason}");
+}

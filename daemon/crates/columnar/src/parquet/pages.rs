@@ -120,7 +120,14 @@ pub(super) struct Pages<'p, 'f> {
 pub(super) struct Cursor {
     at: u64,
     end: u64,
-    dictionary: Option<Runs>,
+    pub(super) dictionary: Option<Runs>,
+}
+
+impl Cursor {
+    /// The number of values of its dictionary, which are in memory.
+    pub(super) fn held(&self) -> usize {
+        self.dictionary.as_ref().map_or(0, Runs::held)
+    }
 }
 
 /// A page of values: its header, and its range in the file.
@@ -313,11 +320,12 @@ impl Pages<'_, '_> {
             return Ok(Source::File(start, end));
         }
         let levels = header.levels.map_or(0, |(one, other)| one.saturating_add(other));
-        let unpacked = header.unpacked.checked_sub(levels).filter(|bytes| *bytes <= MAX_PART_BYTES);
-        let unpacked = unpacked.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| {
-            self.fault(format!(
-                "a page unpacks to {} bytes, and at most {MAX_PART_BYTES} are read",
-                header.unpacked
+        let unpacked = header.unpacked.checked_sub(levels).ok_or_else(|| self.cut_off())?;
+        let most = unpacked.max(end - start);
+        let unpacked = usize::try_from(unpacked).ok().filter(|_| most <= MAX_PART_BYTES);
+        let unpacked = unpacked.ok_or_else(|| {
+            self.not_read(format!(
+                "a page of it has {most} bytes, and at most {MAX_PART_BYTES} are read at once; {REWRITE}"
             ))
         })?;
         let Some(codec) = codec_of(self.chunk.codec) else {

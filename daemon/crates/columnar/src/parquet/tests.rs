@@ -278,3 +278,22 @@ fn small_file_with_too_many_rows_is_refused() {
         "{message}"
     );
 }
+
+#[test]
+fn footer_with_too_many_groups_or_entries_is_refused_before_they_are_held() {
+    let with = |groups: u64, entries: u64| {
+        let list = |count: u64| {
+            let empty = vec![0; usize::try_from(count).unwrap()];
+            [b"\x19\xfc", &number(count)[..], &empty].concat()
+        };
+        let schema = b"\x15\x02\x19\x2c\x48\x01r\x15\x02\0\x15\x02\x38\x01a\0\x16\0";
+        let footer = [&schema[..], &list(groups), &list(entries), b"\0"].concat();
+        let size = u32::try_from(footer.len()).unwrap().to_le_bytes();
+        read_in_memory(&READER, &[b"PAR1", &footer[..], &size, b"PAR1"].concat())
+    };
+    assert!(with(0, 65_536).is_ok());
+    let refused = with(0, 65_537).unwrap_err();
+    assert!(refused.contains("metadata has 65537 entries, and at most 65536"), "{refused}");
+    let refused = with((1 << 20) + 1, 0).unwrap_err();
+    assert!(refused.contains("1048577 row groups, and at most 1048576"), "{refused}");
+}

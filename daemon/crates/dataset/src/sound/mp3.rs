@@ -98,9 +98,30 @@ fn synchronise(file: &[u8], mut at: usize) -> Option<(usize, Mp3Frame)> {
     }
 }
 
-/// Whether the bytes after a frame are none of the sound: tags or zeros.
+/// Whether the bytes after a frame look like tags or zeros.
 fn ends_here(rest: &[u8]) -> bool {
     rest.starts_with(b"TAG") || rest.starts_with(b"APETAGEX") || rest.starts_with(&[0; 4])
+}
+
+/// The place behind tags and zeros that end a file: zeros, `TAG` only as the last 128 bytes, an APE tag by its length.
+fn behind_tags(file: &[u8], mut at: usize) -> usize {
+    loop {
+        let rest = file.get(at..).unwrap_or_default();
+        at += match rest {
+            [0, ..] => rest.iter().take_while(|byte| **byte == 0).count(),
+            [b'T', b'A', b'G', ..] if rest.len() == 128 => 128,
+            // The extension of such a tag, before it.
+            [b'T', b'A', b'G', b'+', ..] if rest.len() == 227 + 128 => 227,
+            [b'A', b'P', b'E', b'T', b'A', b'G', b'E', b'X', _, _, _, _, a, b, c, d, ..] => {
+                let size = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+                match size.checked_add(32).filter(|size| *size <= rest.len()) {
+                    Some(size) => size,
+                    None => return at,
+                }
+            }
+            _ => return at,
+        };
+    }
 }
 
 impl Mp3 {
@@ -127,9 +148,7 @@ impl Mp3 {
         let count = frames.by_ref().count() as u64;
         let end = frames.at;
         // What is left is a tag, or the beginning of a frame that was cut off, which no decoder reads.
-        if let Some((at, _)) = synchronise(file, end)
-            && !ends_here(&file[end..])
-        {
+        if let Some((at, _)) = synchronise(file, behind_tags(file, end)) {
             return Err(Defect(format!(
                 "the MP3 file has {} bytes that belong to no frame, at byte {end}",
                 at - end

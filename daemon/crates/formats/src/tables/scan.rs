@@ -229,12 +229,8 @@ impl TableScan<'_> {
         let file = open_file(self.storage, &self.paths[place])?;
         let own = (self.format.reader.columns)(&file)?;
         if own != self.described {
-            return Err(file.fault(format!(
-                "its columns are {}, and those of {} are {}; name tables of one kind in dataset.path",
-                words(&own),
-                String::from_utf8_lossy(&self.paths[0]),
-                words(self.described)
-            )));
+            let first = String::from_utf8_lossy(&self.paths[0]);
+            return Err(file.fault(difference(&own, &first, self.described)));
         }
         let Chosen { fields, places, left_out } = self.chosen;
         let mut rows = FileRows::default();
@@ -456,4 +452,77 @@ impl PagesRead {
 /// The columns' names for a message.
 fn words(columns: &[TableColumn]) -> String {
     first_names(columns.iter().map(|column| column.column.name.as_str()))
+}
+
+/// Says how a table's columns differ from those of the first one.
+fn difference(own: &[TableColumn], first: &str, described: &[TableColumn]) -> String {
+    let pairs = || own.iter().zip(described);
+    let are_named_alike = own.len() == described.len()
+        && pairs().all(|(own, other)| own.column.name == other.column.name);
+    let Some((own, other)) = pairs().find(|(own, other)| own != other).filter(|_| are_named_alike)
+    else {
+        return format!(
+            "its columns are {}, and those of {first} are {}; name tables of one kind in dataset.path",
+            words(own),
+            words(described)
+        );
+    };
+    let name = &own.column.name;
+    let (here, there) = match own.column.encoding == other.column.encoding {
+        false => (kind_of(&own.column.encoding), kind_of(&other.column.encoding)),
+        true if own.classes != other.classes => (classes_of(own), classes_of(other)),
+        true => ("declared in another way".to_owned(), kind_of(&other.column.encoding)),
+    };
+    format!(
+        "column {name} is {here}, and in {first} {there}; name tables of one kind in dataset.path, or write the file once \
+         more: pyarrow.parquet.write_table(table.cast(pyarrow.parquet.read_schema(\"{first}\")), \"b.parquet\")"
+    )
+}
+
+/// The type of a column's values for a message.
+fn kind_of(encoding: &Encoding) -> String {
+    match encoding {
+        Encoding::Number(name) => name.clone(),
+        Encoding::Unread(reason) => format!("of a type that is not read ({reason})"),
+        Encoding::Array(form) => format!("an array {form:?}"),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+/// The classes of a column for a message.
+fn classes_of(column: &TableColumn) -> String {
+    match column.classes.is_empty() {
+        true => "without names of classes".to_owned(),
+        false => {
+            format!("of the classes {}", first_names(column.classes.iter().map(|name| &name[..])))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_differ_are_named_with_both_types() {
+        let column = |encoding: Encoding, classes: &[&str]| TableColumn {
+            column: Column { name: "label".to_owned(), encoding, bytes: None },
+            classes: classes.iter().map(|name| (*name).to_owned()).collect(),
+            is_known: true,
+            is_path: false,
+            inferred: Inferred::Field,
+        };
+        let number = |name: &str, classes| column(Encoding::Number(name.to_owned()), classes);
+        let said = |own, other| difference(&[own], "a.parquet", &[other]);
+        let types = said(number("int32", &[]), number("int64", &[]));
+        assert!(types.starts_with("column label is int32, and in a.parquet int64; "), "{types}");
+        assert!(
+            types.contains("table.cast(pyarrow.parquet.read_schema(\"a.parquet\"))"),
+            "{types}"
+        );
+        let classes = said(number("int64", &["cat"]), number("int64", &["cat", "dog"]));
+        assert!(
+            classes.contains("is of the classes cat, and in a.parquet of the classes cat, dog")
+        );
+    }
 }

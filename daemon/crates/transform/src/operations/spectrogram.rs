@@ -13,7 +13,7 @@ use realfft::{RealFftPlanner, RealToComplex};
 
 use self::mel::MelFilters;
 use crate::arguments::PositiveNumber;
-use crate::contract::{FieldType, FieldTypes, Operation, Sample};
+use crate::contract::{FieldType, FieldTypes, Operation, Sample, StoredSound};
 use crate::field::FieldInProgress;
 use crate::needs::Reckoning;
 use forebay_dataset::{Defect, FieldKind};
@@ -93,7 +93,7 @@ forebay_keys::keys! {
     pub(crate) struct Mel = "mel-spectrogram" {
         /// the field to work on
         pub field: String, "", absent("the only sound");
-        /// samples a second: the `rate` of the sound
+        /// samples a second: the `rate` that the dataset sets for the sound
         pub sample_rate: AtLeastOne, "samples a second", default(16_000_u64);
         /// the length of a frame
         pub n_fft: AtLeastOne, "samples", default(400_u64);
@@ -110,7 +110,7 @@ forebay_keys::keys! {
         /// the lowest frequency
         pub f_min: Frequency, "Hz", default(0.0);
         /// the highest frequency
-        pub f_max: Frequency, "Hz", absent("half of `sample_rate`");
+        pub f_max: Frequency, "Hz", absent("half of `sample_rate`, rounded down");
         /// how filters are weighted: "off" or "slaney"
         pub norm: MelNorm, "", default(MelNorm::Off);
         /// the scale of heights: "htk" or "slaney"
@@ -127,6 +127,8 @@ struct Transform {
     power: f64,
     center: bool,
     log: Logarithm,
+    /// The most bytes of a spectrogram.
+    most_bytes: u64,
     /// The window, as long as a frame.
     window: Vec<f64>,
     fft: Arc<dyn RealToComplex<f64>>,
@@ -157,6 +159,11 @@ impl Transform {
             .then(|| (padded - self.n_fft) / self.hop + 1)
     }
 
+    /// The bytes of so many frames.
+    fn bytes(&self, frames: usize) -> u64 {
+        (frames as u64).saturating_mul(4 * self.values() as u64)
+    }
+
     /// Writes all frames of a sound: a number in single precision for each sample, as bytes.
     fn run(&self, sound: &[[u8; 4]], out: &mut Vec<u8>) -> Result<usize, Defect> {
         let frames = self.frames(sound.len()).ok_or_else(|| {
@@ -166,6 +173,15 @@ impl Transform {
                 self.n_fft
             ))
         })?;
+        let bytes = self.bytes(frames);
+        if bytes > self.most_bytes {
+            return Err(Defect(format!(
+                "the spectrogram of {frames} frames of {} values has {bytes} bytes, and dataset.limits.inflated_bytes is {}: \
+                 raise it, or `hop_length`",
+                self.values(),
+                self.most_bytes
+            )));
+        }
         let pad = self.pad();
         // Mirrored at the first and the last sample, which are not repeated.
         let sample = |at: usize| {
@@ -240,7 +256,8 @@ pub(crate) fn compile_plain(
 ) -> Result<Box<dyn Operation>, ConfigError> {
     let Plain { field, n_fft, win_length, hop_length, power, center, log } = Plain::read(section)?;
     let common = Common { field, n_fft, win_length, hop_length, power, center, log };
-    compile("spectrogram", common, None, section, fields)
+    let compiled = compile("spectrogram", common, None, section, fields)?;
+    Ok(Box::new(compiled))
 }
 
 pub(crate) fn compile_mel(
@@ -258,8 +275,9 @@ pub(crate) fn compile_mel(
         center: arguments.center,
         log: arguments.log,
     };
+    // As torchaudio's.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let f_max = f_max.unwrap_or(sample_rate as f64 / 2.0);
+    let f_max = f_max.unwrap_or((sample_rate / 2) as f64);
     if f_min >= f_max {
         let message =
             format!("`{}` is {f_min}, not below `f_max`, {f_max}", section.key_path("f_min"));
@@ -271,7 +289,38 @@ pub(crate) fn compile_mel(
     }
     let mel =
         MelFilters::new(&mel::Form { sample_rate, n_fft, n_mels, f_min, f_max, norm, mel_scale });
-    compile("mel-spectrogram", common, Some(mel), section, fields)
+    let stored = fields.fields.iter().map(|field| field.sound.filter(|_| !field.is_returned));
+    let stored: Vec<_> = stored.collect();
+    let compiled = compile("mel-spectrogram", common, Some(mel), section, fields)?;
+    // The filters are those of one rate. What a Python stage returned has the rate that it gives it.
+    if let Some(sound) = stored[compiled.field] {
+        check_rate(sample_rate, sound, &fields.fields[compiled.field].name, section)?;
+    }
+    Ok(Box::new(compiled))
+}
+
+/// Refuses sounds of another rate than `sample_rate`, or of a rate that is not set.
+fn check_rate(
+    sample_rate: u64,
+    sound: StoredSound,
+    field: &str,
+    section: &Section,
+) -> Result<(), ConfigError> {
+    let place = format!(
+        "`rate = {sample_rate}` for the sound: dataset.rate of audio-folder, dataset.fields.{field}.rate of other formats"
+    );
+    let message = match sound.rate {
+        Some(rate) if u64::from(rate) == sample_rate => return Ok(()),
+        Some(rate) => format!(
+            "`{}` is {sample_rate}, and field `{field}` has {rate} samples a second; set `sample_rate = {rate}`, or {place}",
+            section.key_path("sample_rate")
+        ),
+        None => format!(
+            "`{}` is {sample_rate}, and the sounds of field `{field}` have the rates of their files; set {place}",
+            section.key_path("sample_rate")
+        ),
+    };
+    Err(section.error_at("sample_rate", message))
 }
 
 fn compile(
@@ -280,7 +329,7 @@ fn compile(
     mel: Option<MelFilters>,
     section: &Section,
     fields: &mut FieldTypes,
-) -> Result<Box<dyn Operation>, ConfigError> {
+) -> Result<Spectrogram, ConfigError> {
     let field = fields.find(name, section, common.field, "sound of one channel", |kind| {
         matches!(kind, FieldType::Raw(FieldKind::RaggedArray { dtype: DType::F32, row_shape }) if row_shape.is_empty())
     })?;
@@ -302,6 +351,7 @@ fn compile(
         power: common.power,
         center: common.center,
         log: common.log,
+        most_bytes: fields.limits.inflated_bytes,
         window: window(whole(win_length), n_fft),
         fft: RealFftPlanner::new().plan_fft_forward(n_fft),
         mel,
@@ -310,7 +360,7 @@ fn compile(
     let row_shape = vec![transform.values() as u64];
     plan.kind = FieldType::Raw(FieldKind::RaggedArray { dtype: DType::F32, row_shape });
     plan.max_row_bytes = None;
-    Ok(Box::new(Spectrogram { field, transform }))
+    Ok(Spectrogram { field, transform })
 }
 
 /// A periodic Hann window in the middle of a frame.
@@ -332,7 +382,7 @@ impl Operation for Spectrogram {
         let samples =
             usize::try_from(reckoning.held_bytes(self.field) / 4).unwrap_or(usize::MAX / 4);
         let frames = self.transform.frames(samples).unwrap_or(0);
-        let bytes = (frames as u64).saturating_mul(4 * self.transform.values() as u64);
+        let bytes = self.transform.bytes(frames).min(self.transform.most_bytes);
         // The frame, its spectrum, the strengths, and the scratch of the FFT.
         let beside = 64 * self.transform.n_fft as u64;
         reckoning.scratch_bytes =

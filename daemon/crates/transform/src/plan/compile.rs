@@ -6,7 +6,7 @@ use super::{
 };
 use crate::batch::BatchEntry;
 use crate::bucket::{Buckets, bucket_sizes};
-use crate::contract::{FieldPlan, FieldType, FieldTypes, wide_refusal};
+use crate::contract::{FieldPlan, FieldType, FieldTypes, StoredSound, wide_refusal};
 use crate::output::{self, FieldOutput};
 use crate::padding;
 use crate::python::{Found, Made, Pools, PythonBody, Returns};
@@ -110,17 +110,19 @@ impl SamplePlan {
         };
         for (place, field) in dataset.fields().iter().enumerate() {
             // An audio file is decoded to an array before any operation.
-            let kind = match field.kind.clone() {
-                FieldKind::Sound { row_shape } => {
-                    FieldKind::RaggedArray { dtype: DType::F32, row_shape }
+            let (kind, sound) = match field.kind.clone() {
+                FieldKind::Sound { row_shape, rate } => {
+                    let kind = FieldKind::RaggedArray { dtype: DType::F32, row_shape };
+                    (kind, Some(StoredSound { rate }))
                 }
-                kind => kind,
+                kind => (kind, None),
             };
             let stored = dataset.max_row_bytes(place);
             let max_row_bytes =
                 truncation.map_or(stored, |cut| cut.max_row_bytes(place, &kind, stored));
             let number = fields.add(&field.name, FieldType::Raw(kind)).map_err(fail)?;
             fields.fields[number].max_row_bytes = max_row_bytes;
+            fields.fields[number].sound = sound;
             fields.fields[number].output_dtype = dataset.output_dtype(place);
         }
         let mut stages = Vec::with_capacity(config.stages.len());
@@ -376,14 +378,16 @@ fn planned_fields(
         let dataset_output = output.as_ref().filter(|_| !field.is_returned);
         PlannedField {
             expected: match (worked_on, dataset_output) {
-                (Some(_), Some(FieldOutput::RaggedArray { source, row_shape, .. })) => {
-                    Some(ExpectedArray::Ragged(*source, row_shape.clone()))
-                }
-                (Some(FieldKind::Array { dtype, shape }), _) => {
-                    Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
-                }
+                // An operation may give rows of another shape.
                 (Some(FieldKind::RaggedArray { dtype, row_shape }), _) => {
                     Some(ExpectedArray::Ragged(*dtype, row_shape.clone()))
+                }
+                (
+                    Some(FieldKind::Array { .. }),
+                    Some(FieldOutput::RaggedArray { source, row_shape, .. }),
+                ) => Some(ExpectedArray::Ragged(*source, row_shape.clone())),
+                (Some(FieldKind::Array { dtype, shape }), _) => {
+                    Some(ExpectedArray::Fixed(ArrayType { dtype: *dtype, shape: shape.clone() }))
                 }
                 _ => None,
             },

@@ -21,6 +21,7 @@ fn transform(n_fft: usize, win: usize, hop: usize, power: f64, center: bool) -> 
         power,
         center,
         log: Logarithm::Off,
+        most_bytes: u64::MAX,
         window: window(win, n_fft),
         fft: RealFftPlanner::new().plan_fft_forward(n_fft),
         mel: None,
@@ -81,4 +82,14 @@ fn logarithms_have_a_floor_and_short_sounds_are_refused() {
     let refused = log.run(&[[0; 4]; 8], &mut out).unwrap_err().0;
     assert!(refused.contains("8 samples, too few for a frame of 16"), "{refused}");
     assert!(log.run(&[], &mut out).is_err());
+}
+
+#[test]
+fn a_spectrogram_larger_than_the_limit_is_refused() {
+    let limited = Transform { most_bytes: 5 * 9 * 4 - 1, ..transform(16, 16, 8, 2.0, true) };
+    let refused = limited.run(&[[0; 4]; 32], &mut Vec::new()).unwrap_err().0;
+    assert!(refused.contains("5 frames of 9 values has 180 bytes"), "{refused}");
+    assert!(refused.contains("dataset.limits.inflated_bytes is 179"), "{refused}");
+    let enough = Transform { most_bytes: 180, ..limited };
+    assert_eq!(enough.run(&[[0; 4]; 32], &mut Vec::new()).unwrap(), 5);
 }
