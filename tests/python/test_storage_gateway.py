@@ -1,5 +1,7 @@
 """A gateway as the hub's to its buckets: its endpoint has a path, and it checks signatures of the whole path."""
 
+# Fixtures of another module are arguments here, too.
+# ruff: noqa: F811
 import hashlib
 import hmac
 import http.client
@@ -9,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import digests
-from test_storage_servers import KEY, check, clear, config, data, expected, s3rver  # noqa: F401
+from test_storage_servers import KEY, check, clear, config, data, expected, s3rver  # noqa: F401 (fixtures)
 
 NAMESPACE, IDENTITY, SECRET = "/lab", "HFAKEXAMPLE", "of-the-gateway"
 
@@ -75,7 +77,7 @@ class Gateway(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def gateway(s3rver):  # noqa: F811
+def gateway(s3rver):
     handler = type("Counted", (Gateway,), {"buckets": s3rver, "refused": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -88,7 +90,7 @@ def test_an_endpoint_with_a_path_is_signed_and_gives_what_the_folder_gives(
     expected,
     tmp_path,
     clear,
-    monkeypatch,  # noqa: F811
+    monkeypatch,
 ):
     endpoint, handler = gateway
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", IDENTITY)
