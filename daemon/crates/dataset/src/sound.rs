@@ -169,7 +169,7 @@ fn wav(file: &[u8]) -> Result<SoundHeader, Defect> {
     Err(cut())
 }
 
-/// Whether bytes are whole chunks with names, as behind the data of a sound without samples.
+/// Whether bytes are whole chunks with names, as after the data of a sound without samples.
 fn are_chunks(mut rest: &[u8]) -> bool {
     while let Some((head, body)) = rest.split_first_chunk::<8>() {
         let is_name = head[..4].iter().all(|byte| matches!(byte, b' '..=b'~'));
@@ -292,7 +292,7 @@ mod tests {
         file.extend([7; 13]);
         let header = SoundHeader::read(&file).unwrap();
         assert_eq!((header.frames, header.data), (Some(3), 56..68));
-        // Chunks behind the data are no samples.
+        // Chunks after the data are not samples.
         file.truncate(56);
         file.extend(b"LIST\x03\0\0\0abc\0");
         assert_eq!(SoundHeader::read(&file).unwrap().frames, Some(0));

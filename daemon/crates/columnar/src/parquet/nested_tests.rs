@@ -373,15 +373,15 @@ fn columns_of_a_struct_that_disagree_are_reported() {
     read(&file(&schema, &[column(&[&LISTED]), column(&[&LISTED[..2], &LISTED[2..]])], 4)).unwrap();
 }
 
-/// A page as [`page`] makes it, compressed by Snappy as one literal; `told`: the size that its header says.
-fn packed_page(values: &[Value], told: Option<u64>) -> Vec<u8> {
+/// A page as [`page`] makes it, compressed by Snappy as one literal. Its header has its size, or the one that is given.
+fn packed_page(values: &[Value], header_size: Option<u64>) -> Vec<u8> {
     let plain = page(values);
     let levels = 2 * (4 + 2 * values.len());
     let numbers = 4 * values.iter().filter(|value| value.2.is_some()).count();
     let body = &plain[plain.len() - levels - numbers..];
     let length = u16::try_from(body.len() - 1).unwrap().to_le_bytes();
     let packed = [&number(body.len() as u64)[..], &[61 << 2], &length, body].concat();
-    let size = number(2 * told.unwrap_or(body.len() as u64));
+    let size = number(2 * header_size.unwrap_or(body.len() as u64));
     let (packed_size, count) = (number(2 * packed.len() as u64), number(2 * values.len() as u64));
     [b"\x15\0\x15", &size[..], b"\x15", &packed_size, b"\x2c\x15", &count, b"\x15\0\0\0", &packed]
         .concat()
