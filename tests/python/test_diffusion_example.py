@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from support import EXAMPLES, load_example, run_script
 from test_speech_example import KILLED
-from test_text_examples import VOCABULARY, check, copy_configuration, sentence, single_thread  # noqa: F401
+from test_text_examples import OF_TOKENIZER, check, copy_configuration, sentence, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -56,12 +56,12 @@ def test_batches_have_one_shape_with_captions_beside_their_pictures(tmp_path):
 
 def test_training_goes_on_to_the_same_losses(tmp_path):
     example = load_example("diffusion/train")
-    check(example, diffusion(tmp_path), tmp_path / "run.pt", example.Denoiser)
+    check(example, diffusion(tmp_path), tmp_path / "run.pt", example.Denoiser, OF_TOKENIZER)
 
 
 def test_a_program_that_was_killed_goes_on_behind_its_checkpoint(tmp_path):
     config, checkpoint, program = diffusion(tmp_path), tmp_path / "run.pt", EXAMPLES / "diffusion/train.py"
-    arguments = [str(config), str(checkpoint), f"--vocabulary={VOCABULARY}", "--steps=9"]
+    arguments = [str(config), str(checkpoint), OF_TOKENIZER, "--steps=9"]
     whole = load_example("diffusion/train").main(arguments)
     checkpoint.unlink()
     killed = run_script(KILLED.replace('"Speech"', '"Denoiser"'), str(program), "5", *arguments, "--save-every=3")

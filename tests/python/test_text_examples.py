@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 TOKENIZER = ROOT / "daemon/crates/text/fixtures/byte-level.json"
 VOCABULARY, END, LENGTH = 506, 504, 32
+OF_TOKENIZER = f"--vocabulary={VOCABULARY}"
 TEXTS = 60
 WORDS = ["the", "a", "loader", "reads", "samples", "rows", "of", "and", "daemon", "in", "again", "once", "an", "epoch"]
 
@@ -73,7 +74,7 @@ def check(example, config, checkpoint, module, *options):
     steps = 2 * epoch - 1
 
     def run(save_every, *more):
-        arguments = [f"--vocabulary={VOCABULARY}", f"--steps={steps}", f"--save-every={save_every}", "--lr=0.01"]
+        arguments = [f"--steps={steps}", f"--save-every={save_every}", "--lr=0.01"]
         return example.main([str(config), str(checkpoint), *arguments, *options, *more])
 
     whole = run(steps)
@@ -129,7 +130,7 @@ def test_rows_of_pretraining_are_the_texts_tokens(tmp_path, form):
 @pytest.mark.parametrize(("layout", "form"), [("nanogpt", "parquet"), ("torchtitan", "lines"), ("megatron", "lines")])
 def test_pretraining_goes_on_to_the_same_losses(tmp_path, layout, form):
     example = load_example("pretrain/train")
-    arguments = [f"--layout={layout}", f"--length={LENGTH}"]
+    arguments = [OF_TOKENIZER, f"--layout={layout}", f"--length={LENGTH}"]
     check(example, pretraining(tmp_path, form), tmp_path / "run.pt", example.GPT, *arguments)
 
 
@@ -164,7 +165,7 @@ def test_fine_tuning_goes_on_to_the_same_losses(tmp_path, options):
     transformers = pytest.importorskip("transformers")
     example = load_example("sft/train")
     config = chats(tmp_path)
-    check(example, config, tmp_path / "run.pt", transformers.LlamaForCausalLM, *options)
+    check(example, config, tmp_path / "run.pt", transformers.LlamaForCausalLM, OF_TOKENIZER, *options)
 
 
 def chats(folder):

@@ -18,6 +18,9 @@ use machine::{Grant, Machine};
 
 /// Bytes that a read may hold until its sample is processed, per concurrent read.
 const FETCH_BYTES_PER_READ: u64 = 2 << 20;
+/// The most bytes, and the fraction of the memory that is left (1/n), that are planned for further reads of blocks.
+const MORE_BLOCK_BYTES: u64 = 128 << 20;
+const MORE_BLOCK_SHARE: u64 = 4;
 /// Minimal fetch budget.
 const MIN_FETCH_BYTES: u64 = 8 << 20;
 /// Memory for a fetch thread's stack.
@@ -142,17 +145,32 @@ impl MemoryPlan {
     /// Plans a stream for `threads` work threads.
     #[must_use]
     pub fn of(stream: &Stream, threads: u32) -> Self {
+        let plan = Self::with_more_to_fetch(stream, threads, 0);
+        // A read of a block holds all of it: reads that `"auto"` adds later need bytes besides those of the first ones.
+        let (reads, most_reads) = stream.config.reads();
+        let blocks = u64::from(most_reads - reads).saturating_mul(stream.draws.open_blocks.largest);
+        let left = plan.ceiling_bytes.saturating_sub(plan.total_bytes());
+        let more = blocks.min(MORE_BLOCK_BYTES).min(left / MORE_BLOCK_SHARE);
+        if more == 0 {
+            return plan;
+        }
+        let roomier = Self::with_more_to_fetch(stream, threads, more);
+        // Pages also need memory for unpacking them.
+        if roomier.total_bytes() - plan.total_bytes() <= left / 2 { roomier } else { plan }
+    }
+
+    fn with_more_to_fetch(stream: &Stream, threads: u32, more: u64) -> Self {
         let ring_bytes = stream.ring_bytes(&stream.layout).iter().sum();
         let rows_bytes = stream.rows_bytes(stream.config.batch.size.get());
         let ceiling_bytes = stream.memory_bytes();
-        // Reads that `"auto"` adds later share these bytes.
+        // Reads that `"auto"` adds later share these bytes, and `more`.
         let (reads, most_reads) = stream.config.reads();
         let wanted = u64::from(reads) * FETCH_BYTES_PER_READ;
         // At least one thread of the fallback pool, if there is one; further ones use the remaining memory.
         let fallback_threads = u32::from(stream.config.cpu.policy == CpuPolicy::Idle);
         let room = ceiling_bytes.saturating_sub(ring_bytes + rows_bytes) / 2;
-        let fetch_bytes =
-            wanted.min(room).max(MIN_FETCH_BYTES).saturating_add(stream.draws.open_blocks.bytes);
+        let fetch_bytes = (wanted.min(room).max(MIN_FETCH_BYTES) + more)
+            .saturating_add(stream.draws.open_blocks.bytes);
         // Rows prepared for a call of a Python stage.
         let calls = |stage: &&Stage| stage.workers.is_some();
         let callers: u32 = stream.stages.iter().filter(calls).map(|stage| stage.gate.limit()).sum();

@@ -45,7 +45,8 @@ impl Engine {
             .map(|stream| stream.shares_units.then(|| Arc::new(Units::new(Arc::clone(&waker)))))
             .collect();
         let keeps_units = units.iter().any(Option::is_some);
-        let tick = Tick::new(streams.len(), pool.granted_cores, pool.limit_cores, clock.now());
+        let cores = (pool.granted_cores, pool.limit_cores);
+        let tick = Tick::new(streams.len(), cores, budgets.fetch_bytes, clock.now());
         let retries = streams.iter().map(|_| RetryQueue::default()).collect();
         let shared_rows = streams.iter().map(|stream| {
             let plan = MemoryPlan::of(stream, pool.threads);

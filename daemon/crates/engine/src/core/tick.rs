@@ -38,6 +38,8 @@ pub(crate) struct Tick {
     limit_cores: Option<f64>,
     /// Number of cores that the daemon may use without a limit.
     granted_cores: f64,
+    /// The fetch budget.
+    fetch_bytes: u64,
     /// CPU time of all threads other than work threads at the last tick.
     others_used: Duration,
     /// By stream.
@@ -53,8 +55,8 @@ pub(crate) struct Tick {
 impl Tick {
     pub(crate) fn new(
         streams: usize,
-        granted_cores: f64,
-        limit_cores: Option<f64>,
+        (granted_cores, limit_cores): (f64, Option<f64>),
+        fetch_bytes: u64,
         now: Instant,
     ) -> Self {
         Self {
@@ -63,6 +65,7 @@ impl Tick {
             quiet: CpuIsolation::default(),
             limit_cores,
             granted_cores,
+            fetch_bytes,
             // CPU time from before the budget is not charged: a scan of a large dataset would delay the start.
             others_used: cpu_time(),
             tuners: (0..streams).map(|_| Tuner::default()).collect(),
@@ -176,7 +179,7 @@ impl Tick {
                 let lanes = u32::try_from(threads.lanes()).unwrap_or(u32::MAX);
                 let wanted = self.fetch_tuners[number].update(FetchSeen {
                     lanes,
-                    bounds: stream.config.reads(),
+                    bounds: stream.bounds_of_reads(self.fetch_bytes),
                     rows: rows.saturating_sub(read_before[number].0),
                     busy: busy.saturating_sub(read_before[number].1),
                     elapsed,

@@ -85,6 +85,8 @@ pub(crate) struct EpochDraws {
 pub(crate) struct OpenBlocks {
     /// Bytes of the blocks of two groups: the end of one and the beginning of the next are open together.
     pub(crate) bytes: u64,
+    /// Bytes of the largest block.
+    pub(crate) largest: u64,
     /// Additional bytes for unpacking, per thousand bytes that are read concurrently.
     pub(crate) scratch_per_thousand: u64,
 }
@@ -362,6 +364,7 @@ fn in_blocks(
     let of_each = if dataset.shares_units() { found.most_bytes } else { 0 };
     let open = OpenBlocks {
         bytes: of_each.saturating_mul(groups).saturating_mul(blocks.open() as u64),
+        largest: of_each,
         scratch_per_thousand: found.scratch_per_thousand,
     };
     Ok((blocks, open))

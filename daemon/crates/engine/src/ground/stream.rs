@@ -472,6 +472,16 @@ impl Stream {
         self.draws.open_blocks.bytes
     }
 
+    /// The least and the most concurrent reads. In an order in blocks no more than the fetch budget has room for besides
+    /// the open blocks: others would wait for bytes, and blocks that later rows need would be released for them.
+    pub(crate) fn bounds_of_reads(&self, fetch_bytes: u64) -> (u32, u32) {
+        let (least, most) = self.config.reads();
+        let open = self.draws.open_blocks;
+        let room = fetch_bytes.saturating_sub(open.bytes).checked_div(open.largest);
+        let room = room.map_or(most, |reads| u32::try_from(reads).unwrap_or(u32::MAX));
+        (least, most.min(room).max(least))
+    }
+
     /// The blocks of its dataset. Reads the whole index.
     #[must_use]
     pub fn blocks(&self) -> Option<SampleBlocks> {

@@ -103,6 +103,29 @@ fn each_block_is_read_once_and_its_bytes_are_counted_once() {
     });
 }
 
+/// Otherwise further reads wait for bytes, and blocks that later rows need are released for them and read again.
+#[test]
+fn further_reads_of_blocks_have_bytes_or_are_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    BlockFolder::write(&folder.path().join("data"), SAMPLES, |_| false);
+    let text = "[dataset]\nformat = \"test-blocks\"\npath = \"data\"\n[order]\nshuffle = \"blocks\"\nblocks = 2\n\
+                [batch]\nsize = 8\n[[stage]]\nname = \"work\"\noperations = []\n";
+    let stream = |reads: &str| {
+        let fetch = format!("[[stage]]\nname = \"fetch\"\nconcurrency = {reads}\n");
+        let config =
+            read_config(folder.path(), &text.replacen("[[stage]]", &(fetch + "[[stage]]"), 1), &[]);
+        open_config(config, Clock::system()).unwrap()
+    };
+    let (auto, fixed) = (stream("\"auto\""), stream("16"));
+    let open = auto.draws.open_blocks;
+    assert!(open.largest > 0);
+    let bytes = |stream: &Stream| MemoryPlan::of(stream, 1).fetch_bytes;
+    assert_eq!(bytes(&auto) - bytes(&fixed), (64 - 16) * open.largest);
+    assert_eq!(auto.bounds_of_reads(bytes(&auto)), (16, 64));
+    assert_eq!(auto.bounds_of_reads(open.bytes + 20 * open.largest), (16, 20));
+    assert_eq!(auto.bounds_of_reads(open.bytes), (16, 16), "as many as at the start, in any case");
+}
+
 /// The rows of a group belong to many batches, few of which are open: its blocks stay until the last of them.
 #[test]
 fn order_in_blocks_reads_each_block_once_per_epoch_with_few_open_batches() {

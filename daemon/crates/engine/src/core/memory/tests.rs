@@ -135,7 +135,7 @@ fn concurrently_unpacked_pages_are_bounded_by_the_granted_bytes() {
         |open, fetch_bytes| bytes_of_reads((64, MIB + page_bytes), page_bytes, open, fetch_bytes);
     // Without blocks nothing is granted for a page.
     assert_eq!(reads(OpenBlocks::default(), 32 * MIB), 64 * 171 * MIB);
-    let open = |bytes| OpenBlocks { bytes, scratch_per_thousand: 2_000 };
+    let open = |bytes| OpenBlocks { bytes, largest: MIB, scratch_per_thousand: 2_000 };
     let planned = reads(open(340 * MIB), 372 * MIB);
     // Twice the budget, and the bytes that 64 threads keep besides a connection's buffers.
     assert_eq!(planned.div_ceil(MIB), 2 * 372 + 64 * (1 + 4) + 1);
