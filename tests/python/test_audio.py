@@ -91,25 +91,31 @@ def test_what_the_wave_module_writes(tmp_path, width, channels):
 
 KINDS = [("WAV", name) for name in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")]
 KINDS += [("WAVEX", "PCM_16"), ("RF64", "PCM_24"), ("FLAC", "PCM_S8"), ("FLAC", "PCM_16"), ("FLAC", "PCM_24")]
+BOTH_ENDS = [("AIFF", "PCM_16"), ("AIFF", "PCM_24"), ("AIFF", "PCM_32"), ("CAF", "PCM_16"), ("CAF", "PCM_24")]
+BOTH_ENDS += [("CAF", "FLOAT"), ("CAF", "DOUBLE")]
+KINDS = [(*kind, "FILE") for kind in KINDS] + [(*kind, end) for kind in BOTH_ENDS for end in ("LITTLE", "BIG")]
+KINDS += [("AIFF", name, "FILE") for name in ("PCM_S8", "PCM_U8", "FLOAT", "DOUBLE", "ULAW", "ALAW")]
+KINDS += [("AU", name, "BIG") for name in ("PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")]
+KINDS += [("CAF", name, "FILE") for name in ("PCM_S8", "PCM_32", "ULAW", "ALAW")]
 
 
-@pytest.mark.parametrize("kind,subtype", KINDS)
+@pytest.mark.parametrize("kind,subtype,end", KINDS)
 @pytest.mark.parametrize("channels", [1, 2, 5])
-def test_what_libsndfile_writes_is_what_it_reads(tmp_path, kind, subtype, channels):
+def test_what_libsndfile_writes_is_what_it_reads(tmp_path, kind, subtype, end, channels):
     soundfile = pytest.importorskip("soundfile")
-    suffix = "flac" if kind == "FLAC" else "wav"
+    suffix = kind.lower() if kind in ("FLAC", "AIFF", "AU", "CAF") else "wav"
     archive = tmp_path / "sounds.tar"
     expected, members = [], []
     for number in range(COUNT):
         buffer = io.BytesIO()
-        soundfile.write(buffer, tone(number, lengths(number) * 9, channels), 22050, subtype, format=kind)
+        soundfile.write(buffer, tone(number, lengths(number) * 9, channels), 22050, subtype, end, kind)
         buffer.seek(0)
         expected.append(soundfile.read(buffer, dtype="float32", always_2d=True)[0])
         members += [(f"{number:02}.{suffix}", buffer.getvalue()), (f"{number:02}.cls", b"%d" % number)]
     write_tar(archive, members)
     made = {
-        "audio": {"from": ["wav", "flac"], "as": "audio", "channels": channels},
-        "rate": {"from": ["wav", "flac"], "as": "sample-rate"},
+        "audio": {"from": [suffix], "as": "audio", "channels": channels},
+        "rate": {"from": [suffix], "as": "sample-rate"},
         "label": {"from": "cls"},
     }
     sounds, others = read({"format": "webdataset", "path": str(archive), "fields": made})

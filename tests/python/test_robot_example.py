@@ -49,7 +49,7 @@ def test_a_program_that_was_killed_goes_on_behind_its_checkpoint(config, stats, 
 def test_actions_behind_an_end_do_not_count(config, stats):
     example = load_example("robot-policy/train")
     with forebay.torch.Loader(config) as loader:
-        batch = loader.samples(range(FRAMES))
+        batch = {name: torch.from_numpy(rows) for name, rows in loader.samples(range(FRAMES)).items()}
     assert batch["action"].shape == (FRAMES, INSTANTS, 2) and batch["action_is_pad"].any(1).sum() > FRAMES // 2
     with open(stats.partition("=")[2]) as file:
         model = example.Policy(example.json.load(file), 2, INSTANTS)
@@ -65,7 +65,7 @@ def test_actions_are_those_of_the_robot(config, stats):
     with open(stats.partition("=")[2]) as file:
         model = example.Policy(example.json.load(file), 2, INSTANTS)
     with forebay.torch.Loader(config) as loader:
-        batch = loader.samples([3])
+        batch = {name: torch.from_numpy(rows) for name, rows in loader.samples([3]).items()}
     pictures = [batch[name] for name in sorted(batch) if name.startswith(example.CAMERAS)]
     actions = model.act(pictures, batch["observation.state"])
     made = (actions - model.action_mean) / model.action_std

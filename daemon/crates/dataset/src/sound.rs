@@ -3,6 +3,9 @@
 //! A module a container: WAV and FLAC here, the others below. The plan decodes the samples, as it decodes images. Of
 //! files whose header does not say how long they are, every frame's or packet's own header is read.
 
+mod aiff;
+mod au;
+mod caf;
 pub mod mp3;
 pub mod mp4;
 pub mod ogg;
@@ -20,10 +23,14 @@ pub enum SoundCoding {
     Unsigned8,
     /// Signed, little-endian, with the number of bytes: 2, 3 or 4.
     Signed(u8),
+    /// Signed, big-endian, with the number of bytes: 1, 2, 3 or 4.
+    SignedBig(u8),
     /// Little-endian.
     Float32,
     /// Little-endian.
     Float64,
+    /// Floats, big-endian, with the number of bytes: 4 or 8.
+    FloatBig(u8),
     /// G.711 A-law.
     ALaw,
     /// G.711 μ-law.
@@ -69,6 +76,11 @@ impl SoundHeader {
             [b'f', b'L', b'a', b'C', ..] => flac(file, 4),
             [b'O', b'g', b'g', b'S', ..] => ogg::Ogg::header(file),
             [_, _, _, _, b'f', b't', b'y', b'p', ..] => mp4::Mp4::header(file),
+            [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => {
+                aiff::header(file)
+            }
+            [b'.', b's', b'n', b'd', ..] => au::header(file),
+            [b'c', b'a', b'f', b'f', ..] => caf::header(file),
             _ => {
                 // Some programs write an ID3 tag before the file.
                 let after_tag = tag_bytes(file);
@@ -103,14 +115,12 @@ fn tag_bytes(file: &[u8]) -> usize {
 fn unknown(file: &[u8]) -> String {
     let name = match file {
         [] => return "the sound file is empty".to_owned(),
-        [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => "AIFF",
         [b'R', b'I', b'F', b'X', ..] => "RIFX",
-        [b'.', b's', b'n', b'd', ..] => "AU",
         [0x1a, 0x45, 0xdf, 0xa3, ..] => "Matroska (WebM)",
         _ => {
             let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
             return format!(
-                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus) or M4A (ALAC) file: it begins with{first}"
+                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus), M4A (ALAC), AIFF, AU or CAF file: it begins with{first}"
             );
         }
     };
@@ -121,6 +131,32 @@ fn not_read(name: &str) -> String {
     format!(
         "{name} is not read: convert the file to WAV or FLAC, or read it `as = \"bytes\"` and decode it in a Python stage"
     )
+}
+
+/// A big-endian number of up to eight bytes.
+fn big(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
+}
+
+/// The big-endian number at an offset.
+fn big_at(bytes: &[u8], start: usize, count: usize) -> Result<u64, Defect> {
+    bytes.get(start..start + count).map(big).ok_or_else(cut)
+}
+
+/// The header of so many frames of samples, as they are stored from `start` to at most `end`.
+fn stored(
+    (coding, sample_bytes): (SoundCoding, u64),
+    (channels, rate): (u64, u64),
+    (frames, start, end): (Option<u64>, usize, usize),
+) -> Result<SoundHeader, Defect> {
+    let channels = u16::try_from(channels).unwrap_or(0);
+    let rate = u32::try_from(rate).unwrap_or(0);
+    let frame_bytes = sample_bytes * u64::from(channels);
+    let room = end.checked_sub(start).ok_or_else(cut)? as u64;
+    let frames = frames.or_else(|| room.checked_div(frame_bytes)).unwrap_or(0);
+    let bytes = frames.checked_mul(frame_bytes).filter(|bytes| *bytes <= room).ok_or_else(cut)?;
+    let end = start + usize::try_from(bytes).map_err(|_| cut())?;
+    Ok(SoundHeader { coding, channels, rate, frames: Some(frames), data: start..end })
 }
 
 /// A little-endian number of up to eight bytes.
@@ -345,7 +381,7 @@ mod tests {
             (b"OggS\0\x02", "truncated"),
             (b"ID3\x04\0\0\0\0\0\x01a\xff\xfb", "the MP3 file has no frame"),
             (b"\xff\xfb\x90\x64", "the MP3 file has no frame"),
-            (b"RIFF\0\0\0\0AVI LIST", "or M4A (ALAC) file: it begins with 52 49 46 46"),
+            (b"RIFF\0\0\0\0AVI LIST", "AU or CAF file: it begins with 52 49 46 46"),
             (b"", "the sound file is empty"),
         ] {
             let refused = SoundHeader::read(file).unwrap_err().0;

@@ -19,7 +19,10 @@ use forebay_storage::Storage;
 /// The extensions, and where files may be.
 pub(super) const FORMAT: FolderFormat = FolderFormat {
     name: "audio-folder",
-    extensions: &[".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a"],
+    extensions: &[
+        ".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".aif", ".aiff", ".aifc", ".au",
+        ".caf",
+    ],
     loose: LooseFiles::NoFolders,
 };
 

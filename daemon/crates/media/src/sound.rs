@@ -7,8 +7,8 @@ mod channel_mixer;
 mod flac;
 #[cfg(feature = "sound")]
 mod packets;
+mod pcm;
 mod resample;
-mod wav;
 
 use std::ops::Range;
 
@@ -151,10 +151,11 @@ pub fn decode(
         | SoundCoding::Opus
         | SoundCoding::Alac => {
             return Err(Defect(
-                "this program is built without `sound`, which reads all sounds but WAV".to_owned(),
+                "this program is built without `sound`, which reads sounds that are compressed"
+                    .to_owned(),
             ));
         }
-        coding => wav::decode(data, coding, header.channels.into(), &mut sink)?,
+        coding => pcm::decode(data, coding, header.channels.into(), &mut sink)?,
     }
     array.dtype = DType::F32;
     array.bytes.clear();

@@ -5,21 +5,11 @@
 
 use std::ops::Range;
 
-use super::{SoundCoding, SoundHeader, cut, not_read};
+use super::{SoundCoding, SoundHeader, big, big_at, cut, not_read};
 use crate::Defect;
 
 fn defect(reason: impl std::fmt::Display) -> Defect {
     Defect(format!("cannot read the MP4 file: {reason}"))
-}
-
-/// A number of up to eight bytes, the highest first.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
-}
-
-/// The part of a box at an offset, as a number.
-fn at(body: &[u8], start: usize, bytes: usize) -> Result<u64, Defect> {
-    body.get(start..start + bytes).map(number).ok_or_else(cut)
 }
 
 /// A box's name and body.
@@ -32,9 +22,9 @@ impl<'f> Boxes<'f> {
     fn next(&mut self) -> Result<Option<NamedBox<'f>>, Defect> {
         let Some(head) = self.0.first_chunk::<8>() else { return Ok(None) };
         let name = [head[4], head[5], head[6], head[7]];
-        let (start, end) = match number(&head[..4]) {
+        let (start, end) = match big(&head[..4]) {
             0 => (8, self.0.len() as u64),
-            1 => (16, at(self.0, 8, 8)?),
+            1 => (16, big_at(self.0, 8, 8)?),
             size => (8, size),
         };
         let end = usize::try_from(end).ok().filter(|end| *end >= start && *end <= self.0.len());
@@ -155,8 +145,8 @@ impl Mp4 {
 /// The units a second and the duration of a header of a movie or of a track's media.
 fn times(body: &[u8]) -> Result<(u64, u64), Defect> {
     match body.first() {
-        Some(0) => Ok((at(body, 12, 4)?, at(body, 16, 4)?)),
-        Some(1) => Ok((at(body, 20, 4)?, at(body, 24, 8)?)),
+        Some(0) => Ok((big_at(body, 12, 4)?, big_at(body, 16, 4)?)),
+        Some(1) => Ok((big_at(body, 20, 4)?, big_at(body, 24, 8)?)),
         _ => Err(cut()),
     }
 }
@@ -177,7 +167,7 @@ fn alac(descriptions: &[u8]) -> Result<(Vec<u8>, u16, u32), Defect> {
         }
     }
     // QuickTime's second and third versions have more numbers before the boxes.
-    let more = match at(body, 8, 2)? {
+    let more = match big_at(body, 8, 2)? {
         0 => 0,
         1 => 16,
         _ => return Err(Defect(not_read("ALAC in an MP4 file of QuickTime's version 2"))),
@@ -187,7 +177,7 @@ fn alac(descriptions: &[u8]) -> Result<(Vec<u8>, u16, u32), Defect> {
     if cookie.len() < 24 {
         return Err(cut());
     }
-    let rate = u32::try_from(at(cookie, 20, 4)?).unwrap_or(0);
+    let rate = u32::try_from(big_at(cookie, 20, 4)?).unwrap_or(0);
     Ok((cookie.to_vec(), u16::from(cookie[9]), rate))
 }
 
@@ -195,9 +185,12 @@ fn alac(descriptions: &[u8]) -> Result<(Vec<u8>, u16, u32), Defect> {
 fn skipped(list: &[u8], movie: u64) -> Result<u64, Defect> {
     let several = || Defect(not_read("an MP4 file with several edits or a later start"));
     let is_long = list.first() == Some(&1);
-    let count = at(list, 4, 4)?;
-    let (start, unset) =
-        if is_long { (at(list, 16, 8)?, u64::MAX) } else { (at(list, 12, 4)?, u32::MAX.into()) };
+    let count = big_at(list, 4, 4)?;
+    let (start, unset) = if is_long {
+        (big_at(list, 16, 8)?, u64::MAX)
+    } else {
+        (big_at(list, 12, 4)?, u32::MAX.into())
+    };
     if count != 1 || start == unset || movie == 0 {
         return Err(several());
     }
@@ -207,10 +200,9 @@ fn skipped(list: &[u8], movie: u64) -> Result<u64, Defect> {
 /// How many packets have which duration.
 fn durations(table: &[u8], packets: u64) -> Result<Vec<(u64, u64)>, Defect> {
     let entries = table.get(8..).ok_or_else(cut)?.as_chunks::<8>().0;
-    let count = usize::try_from(at(table, 4, 4)?).unwrap_or(usize::MAX);
+    let count = usize::try_from(big_at(table, 4, 4)?).unwrap_or(usize::MAX);
     let entries = entries.get(..count).ok_or_else(cut)?;
-    let all: Vec<_> =
-        entries.iter().map(|entry| (number(&entry[..4]), number(&entry[4..]))).collect();
+    let all: Vec<_> = entries.iter().map(|entry| (big(&entry[..4]), big(&entry[4..]))).collect();
     if all.iter().map(|(count, _)| count).sum::<u64>() != packets {
         return Err(defect("its tables have different numbers of packets"));
     }
@@ -220,7 +212,7 @@ fn durations(table: &[u8], packets: u64) -> Result<Vec<(u64, u64)>, Defect> {
 /// Where the packets are.
 fn places(file_bytes: usize, tables: &[u8]) -> Result<Vec<Range<usize>>, Defect> {
     let sizes = Boxes::require(tables, *b"stsz")?;
-    let (fixed, count) = (at(sizes, 4, 4)?, at(sizes, 8, 4)?);
+    let (fixed, count) = (big_at(sizes, 4, 4)?, big_at(sizes, 8, 4)?);
     let listed = sizes.get(12..).unwrap_or_default().as_chunks::<4>().0;
     if count > MOST_PACKETS
         || (fixed == 0 && count > listed.len() as u64)
@@ -239,15 +231,15 @@ fn places(file_bytes: usize, tables: &[u8]) -> Result<Vec<Range<usize>>, Defect>
     let mut run = runs.iter().peekable();
     let mut each = 0;
     for (chunk, offset) in (1_u64..).zip(offsets.chunks_exact(wide)) {
-        if let Some(next) = run.next_if(|next| number(&next[..4]) <= chunk) {
-            each = number(&next[4..8]);
+        if let Some(next) = run.next_if(|next| big(&next[..4]) <= chunk) {
+            each = big(&next[4..8]);
         }
-        let mut start = number(offset);
+        let mut start = big(offset);
         for _ in 0..each {
             if places.len() == count {
                 break;
             }
-            let size = if fixed > 0 { fixed } else { number(&listed[places.len()]) };
+            let size = if fixed > 0 { fixed } else { big(&listed[places.len()]) };
             let end = start.checked_add(size).filter(|end| *end <= file_bytes as u64);
             let end = end.ok_or_else(cut)?;
             let place = |at: u64| usize::try_from(at).unwrap_or(file_bytes);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 0nnn nnnn   the previous stem with its trailing decimal number increased by n + 1; the same extension
-//! 1edd dsss   the previous stem without its last d bytes, then s suffix bytes; e: an extension code follows.
+//! 1edd dsss   the previous stem without its last d bytes, then s suffix bytes; e: an extension code follows, a varint.
 //!             d = 7: a varint with the excess over 7 follows the tag
 //!             s = 7: a varint follows with twice the excess over 7, plus 1 if the suffix is packed: lower-case
 //!             hexadecimal digits only, two per byte, the first in the upper half, an unused half is zero
@@ -22,28 +22,31 @@ const EXCESS: usize = 7;
 const MAX_DIGITS: usize = 18;
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
-/// The extensions of a format: lower case, with the dot, ASCII, at most eight of at most five letters.
+/// Identifies this coding.
+pub(crate) const VERSION: u8 = 2;
+
+/// The extensions of a format: lower case, with the dot, ASCII, of at most five letters.
 pub type Extensions = &'static [&'static str];
 
 /// Splits a file name into the length of its stem and the code of its extension; `None` if the format does not have the
 /// extension.
 #[must_use]
-pub fn split_extension(name: &[u8], extensions: Extensions) -> Option<(usize, u8)> {
-    extensions.iter().zip(0_u8..8).find_map(|(extension, place)| {
+pub fn split_extension(name: &[u8], extensions: Extensions) -> Option<(usize, u16)> {
+    extensions.iter().zip(0_u16..).find_map(|(extension, place)| {
         let stem_length = name.len().checked_sub(extension.len())?;
         let tail = &name[stem_length..];
         if !tail.eq_ignore_ascii_case(extension.as_bytes()) {
             return None;
         }
-        let upper_case = tail[1..].iter().enumerate().fold(0_u8, |bits, (letter, byte)| {
-            bits | (u8::from(byte.is_ascii_uppercase()) << letter)
+        let upper_case = tail[1..].iter().enumerate().fold(0_u16, |bits, (letter, byte)| {
+            bits | (u16::from(byte.is_ascii_uppercase()) << letter)
         });
         Some((stem_length, place * 32 + upper_case))
     })
 }
 
 /// Appends the extension of a code.
-fn push_extension(code: u8, extensions: Extensions, name: &mut Vec<u8>) -> Option<()> {
+fn push_extension(code: u16, extensions: Extensions, name: &mut Vec<u8>) -> Option<()> {
     let extension = extensions.get(usize::from(code / 32))?.as_bytes();
     name.push(b'.');
     name.extend(extension[1..].iter().enumerate().map(|(letter, byte)| {
@@ -56,7 +59,7 @@ fn push_extension(code: u8, extensions: Extensions, name: &mut Vec<u8>) -> Optio
 #[derive(Debug, Default)]
 pub struct NameEncoder {
     stem: Vec<u8>,
-    extension: u8,
+    extension: u16,
     count: u64,
 }
 
@@ -68,7 +71,7 @@ impl NameEncoder {
     pub fn push(
         &mut self,
         stem: &[u8],
-        extension: u8,
+        extension: u16,
         encoded: &mut Vec<u8>,
         block_offsets: &mut Vec<u32>,
     ) -> Result<(), std::num::TryFromIntError> {
@@ -88,7 +91,7 @@ impl NameEncoder {
         Ok(())
     }
 
-    fn push_general(&self, stem: &[u8], extension: u8, encoded: &mut Vec<u8>) {
+    fn push_general(&self, stem: &[u8], extension: u16, encoded: &mut Vec<u8>) {
         let shared = self.stem.iter().zip(stem).take_while(|(before, now)| before == now).count();
         let (dropped, suffix) = (self.stem.len() - shared, &stem[shared..]);
         let other_extension = extension != self.extension;
@@ -112,7 +115,7 @@ impl NameEncoder {
             }
         }
         if other_extension {
-            encoded.push(extension);
+            push_varint(extension.into(), encoded);
         }
     }
 }
@@ -162,7 +165,7 @@ fn push_packed(digits: &[u8], encoded: &mut Vec<u8>) -> Option<()> {
 pub struct NameDecoder<'a> {
     encoded: &'a [u8],
     extensions: Extensions,
-    extension: u8,
+    extension: u16,
     /// The number of decoded names.
     count: u64,
     /// The start of the stem in the caller's buffer.
@@ -211,7 +214,7 @@ impl<'a> NameDecoder<'a> {
         }
         self.encoded = rest;
         if tag & 0x40 != 0 {
-            self.extension = self.byte()?;
+            self.extension = u16::try_from(self.varint()?).ok()?;
         }
         Some(())
     }
@@ -223,7 +226,7 @@ impl<'a> NameDecoder<'a> {
 
     /// The code of that extension.
     #[must_use]
-    pub fn extension(&self) -> u8 {
+    pub fn extension(&self) -> u16 {
         self.extension
     }
 

@@ -381,7 +381,7 @@ struct ListedName {
     /// Its index in the listing.
     place: u32,
     stem: u16,
-    extension: u8,
+    extension: u16,
 }
 
 impl Listing {

@@ -266,7 +266,7 @@ fn path_prefix(directory: &[u8], path: &mut Vec<u8>) -> usize {
 }
 
 /// Appends the next whole name; returns the end of its stem, and the code of its extension.
-fn next_name(decoder: &mut NameDecoder<'_>, path: &mut Vec<u8>) -> Option<(usize, u8)> {
+fn next_name(decoder: &mut NameDecoder<'_>, path: &mut Vec<u8>) -> Option<(usize, u16)> {
     decoder.next_stem(path)?;
     let stem_end = path.len();
     decoder.finish_name(path)?;

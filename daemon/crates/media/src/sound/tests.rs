@@ -46,6 +46,106 @@ fn each_coding_has_the_defined_levels() {
     }
 }
 
+/// A chunk with a big-endian length of so many bytes; of AIFF, whose lengths have four, it is even.
+fn chunk(name: &[u8; 4], length_bytes: usize, body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u64).to_be_bytes();
+    let odd = if length_bytes == 4 { body.len() % 2 } else { 0 };
+    [name, &length[8 - length_bytes..], body, &[0][..odd]].concat()
+}
+
+/// 3 frames of 44,100 a second; `kind` is empty for AIFF.
+fn aiff(kind: &[u8], bits: u16, data: &[u8]) -> Vec<u8> {
+    let rate = [0x40, 0x0e, 0xac, 0x44, 0, 0, 0, 0, 0, 0];
+    let sizes = [&[0, 1][..], &3_u32.to_be_bytes(), &bits.to_be_bytes()].concat();
+    let name = if kind.is_empty() { vec![] } else { b"\x03abc".to_vec() };
+    let form = chunk(b"COMM", 4, &[&sizes, &rate[..], kind, &name].concat());
+    let samples = chunk(b"SSND", 4, &[&[0; 8], data].concat());
+    let last = if kind.is_empty() { b"F" } else { b"C" };
+    let head = [&b"FORM\0\0\0\0AIF"[..], last].concat();
+    [head, chunk(b"NAME", 4, b"odd"), form, samples].concat()
+}
+
+fn au(kind: u32, channels: u32, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(data.len()).unwrap();
+    let words = [28, length, kind, 44_100, channels, 0].map(u32::to_be_bytes).concat();
+    [b".snd", &words[..], data].concat()
+}
+
+fn caf(kind: [u8; 4], flags: u32, sample_bytes: u32, data: &[u8]) -> Vec<u8> {
+    let words = [flags, sample_bytes, 1, 1, 8 * sample_bytes].map(u32::to_be_bytes).concat();
+    let form = [&44_100_f64.to_be_bytes()[..], &kind, &words].concat();
+    let samples = [&[0; 4], data].concat();
+    [
+        b"caff\0\x01\0\0",
+        &chunk(b"desc", 8, &form)[..],
+        &chunk(b"info", 8, b"odd"),
+        &chunk(b"data", 8, &samples),
+    ]
+    .concat()
+}
+
+#[test]
+fn big_endian_samples_have_the_levels_of_little_endian_ones() {
+    let integers = |bytes: usize| {
+        let levels = [i32::MIN, 0, 1 << 30].map(i32::to_be_bytes);
+        levels.iter().flat_map(|level| &level[..bytes]).copied().collect::<Vec<u8>>()
+    };
+    let turned = |data: &[u8], bytes: usize| {
+        data.chunks(bytes).flat_map(|sample| sample.iter().rev().copied()).collect::<Vec<u8>>()
+    };
+    let floats = [-1.0_f32, 0.0, 0.5].map(f32::to_be_bytes).concat();
+    let doubles = [-1.0_f64, 0.0, 0.5].map(f64::to_be_bytes).concat();
+    let mut files = Vec::new();
+    for bytes in 1..=4_u16 {
+        let (data, width) = (integers(bytes.into()), usize::from(bytes));
+        files.push(aiff(b"", 8 * bytes, &data));
+        // Four bits of the lowest byte are not used.
+        files.push(aiff(b"", 8 * bytes - 4, &data));
+        files.push(aiff(b"twos", 8 * bytes, &data));
+        files.push(aiff(b"sowt", 8 * bytes, &turned(&data, width)));
+        files.push(au(u32::from(bytes) + 1, 1, &data));
+        files.push(caf(*b"lpcm", 0, bytes.into(), &data));
+        files.push(caf(*b"lpcm", 2, bytes.into(), &turned(&data, width)));
+    }
+    files.push(aiff(b"raw ", 8, &[0, 128, 192]));
+    files.push(aiff(b"fl32", 32, &floats));
+    files.push(aiff(b"FL64", 64, &doubles));
+    files.extend([au(6, 1, &floats), au(7, 1, &doubles)]);
+    files.extend([caf(*b"lpcm", 1, 4, &floats), caf(*b"lpcm", 1, 8, &doubles)]);
+    files.extend([
+        caf(*b"lpcm", 3, 4, &turned(&floats, 4)),
+        caf(*b"lpcm", 3, 8, &turned(&doubles, 8)),
+    ]);
+    for file in &files {
+        let rate = SoundHeader::read(file).unwrap().rate;
+        assert_eq!(
+            (rate, decoded(file, MIXED, ENOUGH).unwrap()),
+            (44_100, (vec![3], vec![-1.0, 0.0, 0.5]))
+        );
+        // Each cut leaves less than the frames that the header says.
+        for length in 0..file.len() - 1 {
+            assert!(decoded(&file[..length], MIXED, ENOUGH).is_err(), "{length} of {}", file.len());
+        }
+    }
+    let law = [0xd5, 0x55, 0xaa];
+    for file in [aiff(b"alaw", 16, &law), au(27, 1, &law), caf(*b"alaw", 0, 1, &law)] {
+        assert_eq!(decoded(&file, MIXED, ENOUGH), decoded(&wave(6, 1, 1, &law), MIXED, ENOUGH));
+    }
+    for (file, reason) in [
+        (aiff(b"ima4", 16, &law), "an AIFF file of coding `ima4` with 16 bits is not read"),
+        (au(23, 1, &law), "an AU file of coding 23 is not read"),
+        (caf(*b"alac", 0, 1, &law), "a CAF file of coding `alac` with 8 bits is not read"),
+        (au(3, 0, &law), "no channels, or no rate"),
+    ] {
+        let refused = decoded(&file, MIXED, ENOUGH).unwrap_err().0;
+        assert!(refused.contains(reason), "{refused}");
+    }
+    let untold = au(3, 1, &integers(2)).into_iter().enumerate();
+    let untold: Vec<u8> =
+        untold.map(|(at, byte)| if (8..12).contains(&at) { 0xff } else { byte }).collect();
+    assert_eq!(decoded(&untold, MIXED, ENOUGH).unwrap().1, [-1.0, 0.0, 0.5]);
+}
+
 #[test]
 fn channels_are_mixed_or_kept_or_refused() {
     let file = wave(1, 2, 1, &[192, 128, 0, 128]);

@@ -23,7 +23,7 @@ const MAX_MEMBER_BYTES: u64 = 1 << 33;
 /// The extensions of pictures, in the order of [`picture`].
 const PICTURES: [&str; 6] = ["jpg", "png", "webp", "tif", "bmp", "gif"];
 /// The extensions of sounds, in the order of [`sound`].
-const SOUNDS: [&str; 5] = ["wav", "flac", "mp3", "ogg", "m4a"];
+const SOUNDS: [&str; 8] = ["wav", "flac", "mp3", "ogg", "m4a", "aiff", "au", "caf"];
 
 /// See the module's head.
 #[derive(Debug)]
@@ -161,6 +161,9 @@ fn sound(file: &[u8]) -> usize {
         [b'O', b'g', b'g', b'S', ..] => 3,
         [_, _, _, _, b'f', b't', b'y', b'p', ..] => 4,
         [b'I', b'D', b'3', ..] | [0xff, ..] => 2,
+        [b'F', b'O', b'R', b'M', ..] => 5,
+        [b'.', b's', b'n', b'd', ..] => 6,
+        [b'c', b'a', b'f', b'f', ..] => 7,
         _ => 0,
     }
 }

@@ -41,6 +41,27 @@ fn extensions_match_in_any_case_and_keep_it() {
 }
 
 #[test]
+fn a_format_may_have_many_extensions() {
+    const MANY: Extensions =
+        &[".a", ".b", ".c", ".d", ".e", ".f", ".g", ".h", ".i", ".j", ".k", ".abcde"];
+    let names = ["0.A", "1.d", "2.e", "3.H", "4.i", "5.ABCDE", "6.aBcDe", "7.K"];
+    let (mut encoded, mut offsets) = (Vec::new(), Vec::new());
+    let mut encoder = NameEncoder::default();
+    for name in names.map(str::as_bytes) {
+        let (stem, extension) = split_extension(name, MANY).unwrap();
+        encoder.push(&name[..stem], extension, &mut encoded, &mut offsets).unwrap();
+    }
+    let (mut decoder, mut buffer) = (NameDecoder::new(&encoded, MANY, 0), Vec::new());
+    for name in names {
+        decoder.next_stem(&mut buffer).unwrap();
+        let stem = buffer.len();
+        decoder.finish_name(&mut buffer).unwrap();
+        assert_eq!(buffer, name.as_bytes());
+        buffer.truncate(stem);
+    }
+}
+
+#[test]
 fn numbered_names_take_about_one_byte_and_imagenet_names_about_two() {
     let counted: Vec<_> = (0..16_000).map(|n| format!("img_{n:08}.jpg").into_bytes()).collect();
     let (encoded, offsets) = encode(&counted);

@@ -1,4 +1,4 @@
-//! The samples of a WAV file: integers of 8 to 32 bits, floats, and the logarithmic bytes of G.711.
+//! Samples as WAV, AIFF, AU and CAF store them: integers of 8 to 32 bits, floats, and the logarithmic bytes of G.711.
 
 use super::channel_mixer::ChannelMixer;
 use forebay_dataset::{Defect, SoundCoding};
@@ -21,21 +21,31 @@ pub(super) fn decode(
             f32::from(i16::from_le_bytes(bytes)) / 32_768.0
         }),
         SoundCoding::Signed(3) => frames::<3>(data, channels, kept, |[low, middle, high]| {
-            #[expect(clippy::cast_precision_loss, reason = "its lowest eight bits are none")]
-            let value = i32::from_le_bytes([0, low, middle, high]) as f32;
-            value / WHOLE
+            part_of_whole(i32::from_le_bytes([0, low, middle, high]))
         }),
-        SoundCoding::Signed(_) => frames::<4>(data, channels, kept, |bytes| {
-            #[expect(clippy::cast_precision_loss, reason = "as libsndfile rounds it")]
-            let value = i32::from_le_bytes(bytes) as f32;
-            value / WHOLE
+        SoundCoding::Signed(_) => {
+            frames::<4>(data, channels, kept, |bytes| part_of_whole(i32::from_le_bytes(bytes)))
+        }
+        SoundCoding::SignedBig(1) => {
+            frames::<1>(data, channels, kept, |bytes| f32::from(i8::from_be_bytes(bytes)) / 128.0)
+        }
+        SoundCoding::SignedBig(2) => frames::<2>(data, channels, kept, |bytes| {
+            f32::from(i16::from_be_bytes(bytes)) / 32_768.0
         }),
+        SoundCoding::SignedBig(3) => frames::<3>(data, channels, kept, |[high, middle, low]| {
+            part_of_whole(i32::from_be_bytes([high, middle, low, 0]))
+        }),
+        SoundCoding::SignedBig(_) => {
+            frames::<4>(data, channels, kept, |bytes| part_of_whole(i32::from_be_bytes(bytes)))
+        }
         SoundCoding::Float32 => frames::<4>(data, channels, kept, f32::from_le_bytes),
-        SoundCoding::Float64 => frames::<8>(data, channels, kept, |bytes| {
-            #[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
-            let value = f64::from_le_bytes(bytes) as f32;
-            value
-        }),
+        SoundCoding::Float64 => {
+            frames::<8>(data, channels, kept, |bytes| rounded(f64::from_le_bytes(bytes)))
+        }
+        SoundCoding::FloatBig(4) => frames::<4>(data, channels, kept, f32::from_be_bytes),
+        SoundCoding::FloatBig(_) => {
+            frames::<8>(data, channels, kept, |bytes| rounded(f64::from_be_bytes(bytes)))
+        }
         SoundCoding::ALaw => {
             frames::<1>(data, channels, kept, |[byte]| f32::from(a_law(byte)) / 32_768.0)
         }
@@ -49,6 +59,17 @@ pub(super) fn decode(
         | SoundCoding::Opus
         | SoundCoding::Alac => Ok(()),
     }
+}
+
+/// The level of an integer of 32 bits, as libsndfile rounds it.
+#[expect(clippy::cast_precision_loss, reason = "rounded to single precision")]
+fn part_of_whole(value: i32) -> f32 {
+    value as f32 / WHOLE
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
+fn rounded(value: f64) -> f32 {
+    value as f32
 }
 
 fn frames<const N: usize>(
