@@ -35,7 +35,7 @@ words! {
 keys! {
     /// One field of a batch.
     pub struct OutputConfig = "output.FIELD", check check_field {
-        /// an image as float is value / 255
+        /// an image as float is value / 255; integers beyond the type wrap
         pub dtype: DType, "", absent("the field's own");
         /// images only; `"NHWC"` reaches PyTorch as an NCHW-shaped channels_last view
         pub layout: ImageLayout, "", absent("`\"NCHW\"`");

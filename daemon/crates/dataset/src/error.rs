@@ -233,7 +233,7 @@ fn missing(path: &Path) -> String {
         true if is_web => format!("dataset.path {shown} does not exist; check the URL"),
         true => format!("there are no objects under {shown}; check the prefix in dataset.path"),
         false => format!(
-            "dataset.path {shown} does not exist; check the path, or mount what should be there"
+            "dataset.path {shown} does not exist; check the path, and dataset.root if it is set, or mount what should be there"
         ),
     }
 }

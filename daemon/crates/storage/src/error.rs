@@ -47,7 +47,11 @@ impl std::fmt::Display for Absence {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// The file does not exist, though the index has it and its folder exists.
-    #[error("{} has vanished since the dataset was scanned; restore it, or scan again", path.display())]
+    #[error(
+        "{} does not exist: it has vanished since the dataset was scanned, or the dataset names it wrongly; restore it, \
+         correct the name or what it starts at, or scan again",
+        path.display()
+    )]
     Vanished {
         /// The file.
         path: PathBuf,

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -182,7 +183,7 @@ impl Tokenizer {
     /// The ids of a text, which replace those of `tokens`.
     ///
     /// # Errors
-    /// A pattern of the tokenizer gives up on the text, or the text is longer than 4 GiB.
+    /// A pattern of the tokenizer gives up on the text, the crate panics on it, or it is longer than 4 GiB.
     pub fn encode(
         &self,
         text: &str,
@@ -190,10 +191,13 @@ impl Tokenizer {
         tokens: &mut Tokens,
     ) -> Result<(), TextError> {
         tokens.0.clear();
-        let encoded = match &self.steps {
+        // The crate slices some texts within a character, beside an added token with `single_word`.
+        let encode = AssertUnwindSafe(|| match &self.steps {
             Some(steps) => steps.encode(&self.pipeline, text, &options.0, &mut tokens.0),
             None => self.pipeline.encode_into(text, &options.0, &mut tokens.0),
-        };
+        });
+        let encoded = catch_unwind(encode)
+            .map_err(|_| TextError("the tokenizer's crate panics on this text".to_owned()))?;
         encoded.map_err(|error| TextError(error.to_string()))
     }
 

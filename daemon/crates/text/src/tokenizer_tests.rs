@@ -26,6 +26,27 @@ fn ids(tokenizer: &Tokenizer, text: &str, options: &Options) -> Vec<u32> {
     tokens.ids().to_vec()
 }
 
+/// The crate takes the place of a character for that of the next one there.
+#[test]
+fn a_panic_of_the_crate_is_the_texts_defect() {
+    let mut parts: serde_json::Value = json("byte-level.json");
+    let token = serde_json::json!({
+        "id": 506, "content": "é", "single_word": true, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": false,
+    });
+    parts["added_tokens"].as_array_mut().unwrap().push(token);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    std::fs::write(&path, parts.to_string()).unwrap();
+    let tokenizer = Tokenizer::open(&path).unwrap();
+    let options = Options::new(false, true, None);
+    let mut tokens = Tokens::default();
+    let error = tokenizer.encode("éé", &options, &mut tokens).unwrap_err();
+    assert!(error.to_string().contains("panics on this text"), "{error}");
+    let plain = ids(&opened("byte-level"), "a text", &options);
+    assert_eq!(ids(&tokenizer, "a text", &options), plain, "the next text is read");
+}
+
 /// Compares tokenizers of a folder with the ids that are stored beside them. Returns the number of comparisons.
 fn compare(folder: &Path, kinds: impl Iterator<Item = String>) -> usize {
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();

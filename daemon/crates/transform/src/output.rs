@@ -63,9 +63,8 @@ pub(super) fn compile(
 ) -> Result<(Vec<TensorSpec>, Vec<Option<FieldOutput>>), ConfigError> {
     let mut tensors = Vec::with_capacity(fields.fields.len());
     let mut outputs = Vec::with_capacity(fields.fields.len());
-    for FieldPlan { name, kind, is_dropped, max_row_bytes, output_dtype, view_of, .. } in
-        &fields.fields
-    {
+    for field in &fields.fields {
+        let FieldPlan { name, kind, is_dropped, max_row_bytes, output_dtype, view_of, .. } = field;
         if *is_dropped {
             outputs.push(None);
             continue;
@@ -88,6 +87,7 @@ pub(super) fn compile(
                 name.len()
             )));
         }
+        check_tokens(field, output).map_err(fail)?;
         let (tensor, field_output) = match kind {
             FieldType::Image(image) => image_output(name, image, &fields.buckets, output),
             FieldType::Raw(
@@ -143,6 +143,27 @@ pub(super) fn compile(
         return Err(ConfigError::new(&config.location(&["batch", "buckets"]), message));
     }
     Ok((tensors, outputs))
+}
+
+/// Checks that a type holds all tokens of a tokenizer.
+fn check_tokens(field: &FieldPlan, output: Option<&OutputConfig>) -> Result<(), String> {
+    let (Some(largest), Some(dtype)) =
+        (field.largest_token, output.and_then(|output| output.dtype))
+    else {
+        return Ok(());
+    };
+    let most = match dtype {
+        DType::I8 => 0x7f,
+        DType::U8 => 0xff,
+        DType::I16 => 0x7fff,
+        DType::U16 => 0xffff,
+        _ => return Ok(()),
+    };
+    if largest <= most {
+        return Ok(());
+    }
+    let (name, dtype) = (&field.name, dtype.name());
+    Err(format!("`{name}` has tokens up to {largest}, and `{dtype}` numbers up to {most}"))
 }
 
 /// The keys of `[output]` that presets set, for decoded images.

@@ -172,7 +172,7 @@ fn field_of_classes(
     let Some(place) = names().position(|field| field == name) else {
         let hint = nearest(name, names())
             .map(|near| format!("; did you mean `{near}`?"))
-            .unwrap_or_default();
+            .unwrap_or_else(|| ".".to_owned());
         let known = names().collect::<Vec<_>>().join(", ");
         return fail(format!(
             "the samples have no field `{name}`{hint} They have {known}, before any stage"

@@ -341,7 +341,7 @@ fn in_blocks(
     let found = found.ok_or_else(|| {
         fail(format!(
             "`order.shuffle = \"blocks\"` is for samples that lie together in files, and those of {} ({}) do not: each is \
-             read alone; set `order.shuffle` to true",
+             read alone, or so short that the index has it; set `order.shuffle` to true",
             config.dataset.path.display(),
             config.dataset.format
         ))

@@ -163,7 +163,7 @@ fn field_of_lengths(
     let Some(place) = fields.iter().position(|field| field.name == name) else {
         let hint = nearest(name, fields.iter().map(|field| field.name.as_str()))
             .map(|near| format!("; did you mean `{near}`?"))
-            .unwrap_or_default();
+            .unwrap_or_else(|| ".".to_owned());
         return fail(format!(
             "`batch.length`: the samples have no field `{name}`{hint} They have {}, before any stage",
             names(fields)

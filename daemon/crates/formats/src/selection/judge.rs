@@ -137,7 +137,7 @@ impl Known<'_> {
     fn hint(&self, name: &str) -> String {
         let names = self.names();
         let near = nearest(name, names.iter().map(String::as_str));
-        let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let near = near.map_or(".".to_owned(), |near| format!("; did you mean `{near}`?"));
         let more = match names.len().checked_sub(MAX_NAMES) {
             Some(more @ 1..) => format!(" and {more} more"),
             _ => String::new(),

@@ -130,6 +130,7 @@ pub(crate) fn compile(
         let plan = &mut fields.fields[number];
         (plan.kind, plan.max_row_bytes) = (kind.clone(), max_row_bytes);
     }
+    fields.fields[field].largest_token = Some(tokenizer.largest_id());
     let count = (arguments.length, FieldType::Raw(FieldKind::Integer));
     let length_field = add(section, "length", fields, count)?;
     let placeholders =

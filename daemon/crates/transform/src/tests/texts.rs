@@ -45,6 +45,20 @@ fn text_becomes_a_ragged_row_of_its_tokens() {
 }
 
 #[test]
+fn types_too_small_for_the_tokens_are_refused() {
+    let dataset = mixed(&["caption"]);
+    let compiled = |dtype: &str| {
+        let ragged = format!("caption = {{ ragged = true, max_bytes = 400, dtype = \"{dtype}\" }}");
+        SamplePlan::compile(&config("", &ragged), &dataset).map(drop)
+    };
+    for (dtype, most) in [("uint8", 255), ("int8", 127)] {
+        let error = compiled(dtype).unwrap_err().to_string();
+        assert!(error.contains(&format!("and `{dtype}` numbers up to {most}")), "{error}");
+    }
+    assert!(["int16", "uint16", "float16"].iter().all(|dtype| compiled(dtype).is_ok()));
+}
+
+#[test]
 fn rows_of_max_length_are_cut_and_filled() {
     let dataset = mixed(&["caption"]);
     let whole = ids();

@@ -113,7 +113,7 @@ fn field_of_shapes(config: &Config, dataset: &dyn Dataset) -> Result<usize, Conf
         None => {
             let hint = nearest(name, fields.iter().map(|field| field.name.as_str()))
                 .map(|near| format!("; did you mean `{near}`?"))
-                .unwrap_or_default();
+                .unwrap_or_else(|| ".".to_owned());
             fail(
                 "shape",
                 format!(
