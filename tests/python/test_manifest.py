@@ -1,13 +1,15 @@
-"""Manifests as Python's csv and pandas' habits write them, read through the whole program."""
+"""Manifests as Python's csv, its json and pandas' habits write them, read through the whole program."""
 
 import csv
+import json
+import random
 from pathlib import Path
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
-from support import config_of, printed_by, programs_of
+from support import config_of, printed_by, programs_of, rows_of, write_tar
 
 SPECIES = ["owl", "bee", "ant"]
 
@@ -74,3 +76,26 @@ def test_the_programs_of_the_migration_page_give_the_same_samples(table):
     assert len(programs) == 2
     printed = [sorted(printed_by(program, table=table)) for program in programs]
     assert len(printed[0]) >= 42 and printed[0] == printed[1]
+
+
+@pytest.mark.parametrize("form", ["lines", "archive"])
+def test_floats_of_json_are_those_of_python(tmp_path, form):
+    generator = random.Random(1)
+    numbers = [1700662982.1469185, 5e-324, 1.7976931348623157e308, *(generator.random() for _ in range(300))]
+    numbers += [generator.uniform(-180, 180) for _ in range(300)]
+    if form == "lines":
+        (tmp_path / "n.jsonl").write_text(
+            "".join(json.dumps({"n": number, "of": [number]}) + "\n" for number in numbers)
+        )
+        fields = {"n": {"from": "n", "as": "float"}, "of": {"from": "of", "as": "array"}}
+        dataset = {"format": "manifest", "path": str(tmp_path / "n.jsonl"), "fields": fields}
+    else:
+        members = [(f"{place}.json", json.dumps({"n": number}).encode()) for place, number in enumerate(numbers)]
+        write_tar(tmp_path / "n.tar", members)
+        fields = {"n": {"from": "json:n", "as": "float"}}
+        dataset = {"format": "webdataset", "path": str(tmp_path / "n.tar"), "fields": fields}
+    with forebay.Loader(config_of(dataset, [], batch={"size": 1})) as loader:
+        rows = rows_of(loader)
+    assert [rows[place]["n"] for place in range(len(numbers))] == numbers
+    if form == "lines":
+        assert [rows[place]["of"].item() for place in range(len(numbers))] == numbers
