@@ -57,7 +57,7 @@ class Policy(torch.nn.Module):
 
 def loss_of(model, batch):
     """The mean difference of the actions that the episodes have."""
-    pictures = [batch[name] for name in sorted(batch) if name.startswith(CAMERAS)]
+    pictures = [batch[name] for name in sorted(batch) if name.startswith(CAMERAS) and not name.endswith("_is_pad")]
     made = model(pictures, batch["observation.state"])
     wanted = (batch["action"] - model.action_mean) / (model.action_std + 1e-8)
     counts = ~batch["action_is_pad"]

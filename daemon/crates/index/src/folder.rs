@@ -271,7 +271,6 @@ fn digest_options(selection: &Selection, keys: &FolderKeys, format: FolderFormat
         hasher.update(&length.to_le_bytes());
         hasher.update(bytes.unwrap_or_default());
     };
-    part(Some(&[names::VERSION]));
     part(Some(format.extensions.join("\0").as_bytes()));
     part(selection.classes.as_ref().map(ListFile::bytes));
     part(selection.ids.as_ref().map(ListFile::bytes));

@@ -52,7 +52,7 @@ pub struct Kind {
 
 impl Kind {
     /// The files of a folder.
-    pub const FOLDER: Self = Self { number: 1, version: 1 };
+    pub const FOLDER: Self = Self { number: 1, version: 2 };
     /// The samples of files that contain many.
     pub const SHARDS: Self = Self { number: 2, version: 1 };
     /// The rows of tables and manifests.

@@ -24,12 +24,6 @@ mod lexer;
 mod like;
 mod mistake;
 mod parser;
-/// Whether a number is written without a point and an exponent.
-fn is_whole(number: &str) -> bool {
-    let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
 #[cfg(test)]
 mod tests;
 mod typing;

@@ -175,8 +175,8 @@ pub(crate) struct FieldPlan {
     pub is_returned: bool,
     /// The type in a batch of an array without a type in `[output]`; `None`: the array's own.
     pub output_dtype: Option<DType>,
-    /// Of tokens: the largest one.
-    pub largest_token: Option<u32>,
+    /// Of tokens: the least and the largest number.
+    pub tokens: Option<(i64, i64)>,
     /// For a sound of the dataset: what is known of all of its samples.
     pub sound: Option<StoredSound>,
     /// For a view, the name that it shares with others, whose keys in `[output]` apply to it too.
@@ -305,7 +305,7 @@ impl FieldTypes {
             is_returned: false,
             sound: None,
             output_dtype: None,
-            largest_token: None,
+            tokens: None,
             view_of: None,
             image_grids: None,
         });

@@ -145,25 +145,29 @@ pub(super) fn compile(
     Ok((tensors, outputs))
 }
 
-/// Checks that a type holds all tokens of a tokenizer.
+/// Checks that a type holds all tokens of a tokenizer exactly.
 fn check_tokens(field: &FieldPlan, output: Option<&OutputConfig>) -> Result<(), String> {
-    let (Some(largest), Some(dtype)) =
-        (field.largest_token, output.and_then(|output| output.dtype))
+    let (Some((least, largest)), Some(dtype)) =
+        (field.tokens, output.and_then(|output| output.dtype))
     else {
         return Ok(());
     };
-    let most = match dtype {
-        DType::I8 => 0x7f,
-        DType::U8 => 0xff,
-        DType::I16 => 0x7fff,
-        DType::U16 => 0xffff,
+    let range = match dtype {
+        DType::I8 => -0x80..=0x7f,
+        DType::U8 => 0..=0xff,
+        DType::I16 => -0x8000..=0x7fff,
+        DType::U16 => 0..=0xffff,
+        DType::U32 | DType::U64 => 0..=i64::MAX,
+        DType::BF16 => -0x100..=0x100,
+        DType::F16 => -0x800..=0x800,
+        DType::Bool => 0..=1,
         _ => return Ok(()),
     };
-    if largest <= most {
+    if range.contains(&least) && range.contains(&largest) {
         return Ok(());
     }
     let (name, dtype) = (&field.name, dtype.name());
-    Err(format!("`{name}` has tokens up to {largest}, and `{dtype}` numbers up to {most}"))
+    Err(format!("`{name}` has numbers from {least} to {largest}, which are not all `{dtype}`"))
 }
 
 /// The keys of `[output]` that presets set, for decoded images.

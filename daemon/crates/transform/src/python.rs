@@ -305,7 +305,7 @@ impl PythonBody {
             (field.kind, field.last_stage, field.is_returned) = (kind, Some(stage), true);
             field.output_dtype = None;
             field.max_row_bytes = None;
-            field.largest_token = None;
+            field.tokens = None;
             field.image_grids = None;
             self.outputs.push(Output { field: number, returned, size });
             self.output_names.push(name.clone());

@@ -148,15 +148,23 @@ impl MemoryPlan {
         let plan = Self::with_more_to_fetch(stream, threads, 0);
         // A read of a block holds all of it: reads that `"auto"` adds later need bytes besides those of the first ones.
         let (reads, most_reads) = stream.config.reads();
-        let blocks = u64::from(most_reads - reads).saturating_mul(stream.draws.open_blocks.largest);
-        let left = plan.ceiling_bytes.saturating_sub(plan.total_bytes());
-        let more = blocks.min(MORE_BLOCK_BYTES).min(left / MORE_BLOCK_SHARE);
-        if more == 0 {
-            return plan;
-        }
-        let roomier = Self::with_more_to_fetch(stream, threads, more);
-        // Pages also need memory for unpacking them.
-        if roomier.total_bytes() - plan.total_bytes() <= left / 2 { roomier } else { plan }
+        let largest = stream.draws.open_blocks.largest;
+        let blocks = u64::from(most_reads - reads).saturating_mul(largest);
+        let left = plan.spare_bytes(stream);
+        let most = blocks.min(MORE_BLOCK_BYTES).min(left / MORE_BLOCK_SHARE);
+        // Pages also need memory for unpacking them, and no plan gives up the JPEG index for this.
+        let fits = |roomier: &Self| {
+            let more = roomier.total_bytes().checked_sub(plan.total_bytes());
+            more.is_some_and(|more| more <= left / 2)
+                && roomier.jpeg_index_bytes == plan.jpeg_index_bytes
+        };
+        let adds_reads = |more: &u64| {
+            let bytes = u64::from(reads) * FETCH_BYTES_PER_READ + more;
+            bytes.checked_div(largest).is_some_and(|count| count > u64::from(reads))
+        };
+        let amounts = [most, most / 2, most / 4, most / 8].into_iter().filter(adds_reads);
+        let mut plans = amounts.map(|more| Self::with_more_to_fetch(stream, threads, more));
+        plans.find(fits).unwrap_or(plan)
     }
 
     fn with_more_to_fetch(stream: &Stream, threads: u32, more: u64) -> Self {

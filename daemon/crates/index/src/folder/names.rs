@@ -22,9 +22,6 @@ const EXCESS: usize = 7;
 const MAX_DIGITS: usize = 18;
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
 
-/// Identifies this coding.
-pub(crate) const VERSION: u8 = 2;
-
 /// The extensions of a format: lower case, with the dot, ASCII, of at most five letters.
 pub type Extensions = &'static [&'static str];
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::like::Pattern;
 use super::parser::{Comparison, Literal};
-use super::{Type, Value, is_whole};
+use super::{Type, Value};
 
 /// A condition whose columns have types.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,10 +161,8 @@ fn read(text: &str, wanted: Type) -> Option<Value<'_>> {
         }
         Type::Boolean => None,
         Type::Number => {
-            // A whole number that is no int64 would be compared as its neighbours are.
             let integer = text.parse().map(Value::Integer).ok();
-            let float = || text.parse().map(Value::Float).ok();
-            integer.or_else(|| if is_whole(text) { None } else { float() })
+            integer.or_else(|| text.parse().map(Value::Float).ok())
         }
         Type::Text | Type::Written => Some(Value::Text(text)),
     }

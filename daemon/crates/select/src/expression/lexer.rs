@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{MAX_BYTES, Mistake, is_whole};
+use super::{MAX_BYTES, Mistake};
 
 /// A token and its bytes in the text.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,10 +146,6 @@ fn number(rest: &str, at: usize) -> Result<(TokenKind, usize), Mistake> {
     // Rust reads `inf`, `nan` and `1_` too; a number begins with a digit and has no other letters.
     let is_plain = digits.chars().all(|next| next.is_ascii_digit() || "+-.eE".contains(next));
     let integer = digits.parse().map(TokenKind::Integer).ok();
-    if integer.is_none() && is_whole(&digits) {
-        let what = format!("`{written}` is larger than an int64 can be; as a float it has a point");
-        return Err(Mistake::new(at..at + length, what));
-    }
     let float =
         || digits.parse().ok().filter(|float: &f64| float.is_finite()).map(TokenKind::Float);
     match integer.or_else(float).filter(|_| is_plain) {

@@ -146,8 +146,6 @@ fn mistakes_have_a_place_and_a_remedy() {
         ("1 < count < 9", "<", "two sides"),
         ("count == 1_x", "1_x", "not a number"),
         ("count == 1e999", "1e999", "not a number"),
-        ("big == 9223372036854775808", "9223372036854775808", "larger than an int64 can be"),
-        ("big == -9223372036854775809", "-9223372036854775809", "larger than an int64 can be"),
         ("count == 5 # five", "#", "single quotes"),
         ("split like count", "count", "a pattern"),
     ] {

@@ -129,8 +129,9 @@ pub(crate) fn compile(
     for number in labels.into_iter().chain([field]) {
         let plan = &mut fields.fields[number];
         (plan.kind, plan.max_row_bytes) = (kind.clone(), max_row_bytes);
+        let least = if number == field { 0 } else { IGNORED.into() };
+        plan.tokens = Some((least, tokenizer.largest_id().into()));
     }
-    fields.fields[field].largest_token = Some(tokenizer.largest_id());
     let count = (arguments.length, FieldType::Raw(FieldKind::Integer));
     let length_field = add(section, "length", fields, count)?;
     let placeholders =

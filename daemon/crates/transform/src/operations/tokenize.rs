@@ -77,7 +77,7 @@ pub(crate) fn compile(
     }
     let plan = &mut fields.fields[field];
     (plan.kind, plan.max_row_bytes) = rows.kind();
-    plan.largest_token = Some(tokenizer.largest_id());
+    plan.tokens = Some((0, tokenizer.largest_id().into()));
     let count = (arguments.length, FieldType::Raw(FieldKind::Integer));
     let length_field = add(section, "length", fields, count)?;
     let placeholders =

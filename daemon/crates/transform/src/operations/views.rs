@@ -155,7 +155,7 @@ fn add_view(
     (view, name): (&str, &str),
 ) -> Result<Vec<usize>, String> {
     let add = |(place, of): (usize, &usize)| {
-        let FieldPlan { name: part, kind, max_row_bytes, output_dtype, .. } =
+        let FieldPlan { name: part, kind, max_row_bytes, output_dtype, tokens, .. } =
             types.fields[*of].clone();
         let named = |name: &str| match place {
             0 => name.to_owned(),
@@ -166,6 +166,7 @@ fn add_view(
         field.last_stage = Some(types.stage);
         field.view_of = Some(named(name));
         (field.max_row_bytes, field.output_dtype) = (max_row_bytes, output_dtype);
+        field.tokens = tokens;
         Ok(number)
     };
     of.iter().enumerate().map(add).collect()
