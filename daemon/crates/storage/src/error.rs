@@ -48,8 +48,7 @@ impl std::fmt::Display for Absence {
 pub enum StorageError {
     /// The file does not exist, though the index has it and its folder exists.
     #[error(
-        "{} does not exist: it has vanished since the dataset was scanned, or the dataset names it wrongly; restore it, \
-         correct the name or what it starts at, or scan again",
+        "{} has vanished since the dataset was scanned, or was never there: restore it, correct the name, or scan again",
         path.display()
     )]
     Vanished {
