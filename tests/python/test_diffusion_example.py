@@ -3,15 +3,13 @@ losses."""
 
 import json
 import random
-import signal
 
 import forebay
 import numpy
 import pytest
 from PIL import Image
-from support import EXAMPLES, load_example, run_script
-from test_speech_example import KILLED
-from test_text_examples import OF_TOKENIZER, check, copy_configuration, sentence, single_thread  # noqa: F401
+from support import load_example
+from test_text_examples import OF_TOKENIZER, check, check_a_kill, copy_configuration, sentence, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -60,11 +58,5 @@ def test_training_goes_on_to_the_same_losses(tmp_path):
 
 
 def test_a_program_that_was_killed_goes_on_behind_its_checkpoint(tmp_path):
-    config, checkpoint, program = diffusion(tmp_path), tmp_path / "run.pt", EXAMPLES / "diffusion/train.py"
-    arguments = [str(config), str(checkpoint), OF_TOKENIZER, "--steps=9"]
-    whole = load_example("diffusion/train").main(arguments)
-    checkpoint.unlink()
-    killed = run_script(KILLED.replace('"Speech"', '"Denoiser"'), str(program), "5", *arguments, "--save-every=3")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert torch.load(checkpoint)["step"] == 3
-    assert load_example("diffusion/train").main([*arguments, "--resume"]) == whole[3:]
+    arguments = [str(diffusion(tmp_path)), str(tmp_path / "run.pt"), OF_TOKENIZER]
+    check_a_kill("diffusion/train", "Denoiser", arguments)

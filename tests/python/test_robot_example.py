@@ -3,13 +3,11 @@ losses."""
 
 import ctypes.util
 import shutil
-import signal
 
 import forebay
 import pytest
-from support import EXAMPLES, FIXTURES, load_example, run_script
-from test_speech_example import KILLED
-from test_text_examples import check, copy_configuration, single_thread  # noqa: F401
+from support import FIXTURES, load_example
+from test_text_examples import check, check_a_kill, copy_configuration, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 
@@ -36,14 +34,7 @@ def test_training_goes_on_to_the_same_losses(config, stats, tmp_path):
 
 
 def test_a_program_that_was_killed_goes_on_behind_its_checkpoint(config, stats, tmp_path):
-    checkpoint, program = tmp_path / "run.pt", EXAMPLES / "robot-policy/train.py"
-    arguments = [str(config), str(checkpoint), stats, "--steps=9"]
-    whole = load_example("robot-policy/train").main(arguments)
-    checkpoint.unlink()
-    killed = run_script(KILLED.replace('"Speech"', '"Policy"'), str(program), "5", *arguments, "--save-every=3")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert torch.load(checkpoint)["step"] == 3
-    assert load_example("robot-policy/train").main([*arguments, "--resume"]) == whole[3:]
+    check_a_kill("robot-policy/train", "Policy", [str(config), str(tmp_path / "run.pt"), stats])
 
 
 def test_actions_behind_an_end_do_not_count(config, stats):

@@ -2,14 +2,13 @@
 
 import json
 import random
-import signal
 import wave
 
 import forebay
 import numpy
 import pytest
-from support import EXAMPLES, load_example, run_script
-from test_text_examples import check, copy_configuration, sentence, single_thread  # noqa: F401
+from support import load_example
+from test_text_examples import check, check_a_kill, copy_configuration, sentence, single_thread  # noqa: F401
 
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
@@ -121,30 +120,6 @@ def test_training_on_speech_goes_on_to_the_same_losses(tmp_path):
     check(example, speech(tmp_path), tmp_path / "run.pt", example.Speech, f"--vocabulary={VOCABULARY}")
 
 
-KILLED = """
-import os, runpy, signal, sys
-import torch
-
-torch.set_num_threads(1)
-program, steps, *arguments = sys.argv[1:]
-calls = iter(range(int(steps)))
-
-def kill(part, _):
-    if type(part).__name__ == "Speech" and next(calls, None) is None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-torch.nn.modules.module.register_module_forward_pre_hook(kill)
-sys.argv = [program, *arguments]
-runpy.run_path(program, run_name="__main__")
-"""
-
-
 def test_a_program_that_was_killed_goes_on_behind_its_checkpoint(tmp_path):
-    config, checkpoint, program = speech(tmp_path), tmp_path / "run.pt", EXAMPLES / "speech/train.py"
-    arguments = [str(config), str(checkpoint), f"--vocabulary={VOCABULARY}", "--steps=9"]
-    whole = load_example("speech/train").main(arguments)
-    checkpoint.unlink()
-    killed = run_script(KILLED, str(program), "5", *arguments, "--save-every=3")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert torch.load(checkpoint)["step"] == 3
-    assert load_example("speech/train").main([*arguments, "--resume"]) == whole[3:]
+    arguments = [str(speech(tmp_path)), str(tmp_path / "run.pt"), f"--vocabulary={VOCABULARY}"]
+    check_a_kill("speech/train", "Speech", arguments)

@@ -6,11 +6,13 @@ import itertools
 import json
 import random
 import shutil
+import signal
+from pathlib import Path
 
 import forebay
 import numpy
 import pytest
-from support import EXAMPLES, ROOT, load_example, replace_once, rows_of
+from support import EXAMPLES, ROOT, load_example, replace_once, rows_of, run_script
 
 torch = pytest.importorskip("torch")
 
@@ -87,6 +89,35 @@ def check(example, config, checkpoint, module, *options):
         assert run(saved, "--resume") == whole[saved:]
     # There is no step left.
     assert run(steps, "--resume") == []
+
+
+KILLED = """
+import os, runpy, signal, sys
+import torch
+
+torch.set_num_threads(1)
+program, module, steps, *arguments = sys.argv[1:]
+calls = iter(range(int(steps)))
+
+def kill(part, _):
+    if type(part).__name__ == module and next(calls, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.nn.modules.module.register_module_forward_pre_hook(kill)
+sys.argv = [program, *arguments]
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+def check_a_kill(name, module, arguments):
+    """Kills an example's program in step 6; a resume goes on from the checkpoint of step 3."""
+    checkpoint, arguments = Path(arguments[1]), [*arguments, "--steps=9"]
+    whole = load_example(name).main(arguments)
+    checkpoint.unlink()
+    killed = run_script(KILLED, str(EXAMPLES / f"{name}.py"), module, "5", *arguments, "--save-every=3")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert torch.load(checkpoint)["step"] == 3
+    assert load_example(name).main([*arguments, "--resume"]) == whole[3:]
 
 
 def texts():
