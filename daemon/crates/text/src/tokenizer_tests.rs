@@ -26,7 +26,7 @@ fn ids(tokenizer: &Tokenizer, text: &str, options: &Options) -> Vec<u32> {
     tokens.ids().to_vec()
 }
 
-/// The crate takes the place of a character for that of the next one there.
+/// The crate slices this text within a character.
 #[test]
 fn a_panic_of_the_crate_is_the_texts_defect() {
     let mut parts: serde_json::Value = json("byte-level.json");

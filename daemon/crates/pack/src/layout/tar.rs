@@ -283,6 +283,23 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_sound_has_the_extension_of_its_container() {
+        for (file, extension) in [
+            (&b"RIFF\0\0\0\0WAVE"[..], "wav"),
+            (b"fLaC", "flac"),
+            (b"ID3\x04", "mp3"),
+            (b"\xff\xfb", "mp3"),
+            (b"OggS", "ogg"),
+            (b"\0\0\0\x20ftypM4A ", "m4a"),
+            (b"FORM\0\0\0\0AIFF", "aiff"),
+            (b".snd", "au"),
+            (b"caff", "caf"),
+        ] {
+            assert_eq!(SOUNDS[sound(file)], extension);
+        }
+    }
+
     fn names(fields: &[(&str, FieldKind)]) -> Vec<Vec<String>> {
         let field = |(name, kind): &(&str, FieldKind)| Field {
             name: (*name).to_owned(),
