@@ -110,12 +110,12 @@ fn further_reads_of_blocks_have_bytes_or_are_not_made() {
     BlockFolder::write(&folder.path().join("data"), SAMPLES, |_| false);
     let text = "[dataset]\nformat = \"test-blocks\"\npath = \"data\"\n[order]\nshuffle = \"blocks\"\nblocks = 2\n\
                 [batch]\nsize = 8\n[[stage]]\nname = \"work\"\noperations = []\n";
-    let stream = |reads: &str| {
-        let fetch = format!("[[stage]]\nname = \"fetch\"\nconcurrency = {reads}\n");
-        let config =
-            read_config(folder.path(), &text.replacen("[[stage]]", &(fetch + "[[stage]]"), 1), &[]);
+    let stream_with = |reads: &str, more: &str| {
+        let fetch = format!("{more}[[stage]]\nname = \"fetch\"\nconcurrency = {reads}\n[[stage]]");
+        let config = read_config(folder.path(), &text.replacen("[[stage]]", &fetch, 1), &[]);
         open_config(config, Clock::system()).unwrap()
     };
+    let stream = |reads: &str| stream_with(reads, "");
     let (auto, fixed) = (stream("\"auto\""), stream("16"));
     let open = auto.draws.open_blocks;
     assert!(open.largest > 0);
@@ -124,6 +124,15 @@ fn further_reads_of_blocks_have_bytes_or_are_not_made() {
     assert_eq!(auto.bounds_of_reads(bytes(&auto)), (16, 64));
     assert_eq!(auto.bounds_of_reads(open.bytes + 20 * open.largest), (16, 20));
     assert_eq!(auto.bounds_of_reads(open.bytes), (16, 16), "as many as at the start, in any case");
+    // What the sessions that may still attach need is not left.
+    let of_sessions = |plan: MemoryPlan| 3 * plan.session_bytes() + plan.shared_bytes();
+    let three = "[listen]\nmax_sessions = 3\n";
+    let roomy = of_sessions(MemoryPlan::of(&stream_with("\"auto\"", three), 1));
+    // Room for two further reads instead of 48.
+    let fitting = roomy - (48 - 2) * open.largest;
+    let memory = format!("{three}[ring]\nmemory = {fitting}\n");
+    let tight = stream_with("\"auto\"", &memory);
+    assert!(of_sessions(MemoryPlan::of(&tight, 1)) <= fitting);
 }
 
 /// The rows of a group belong to many batches, few of which are open: its blocks stay until the last of them.
