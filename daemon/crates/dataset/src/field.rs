@@ -212,6 +212,36 @@ impl<'a> ArrayValue<'a> {
         let (shape, bytes) = (shape.into(), bytes.into());
         Self { dtype, shape, fortran_order: false, big_endian: false, bytes }
     }
+
+    /// The number that an array without dimensions is, rounded to a float; `None`: it has dimensions, or is of half
+    /// floats or booleans.
+    #[expect(clippy::cast_precision_loss, reason = "documented")]
+    pub fn number(&self) -> Option<f64> {
+        let mut bytes = self.bytes.to_vec();
+        if self.big_endian {
+            bytes.reverse();
+        }
+        // Fails if the length is not the type's.
+        macro_rules! read {
+            ($type:ty) => {
+                bytes.try_into().ok().map(<$type>::from_le_bytes)
+            };
+        }
+        match self.dtype {
+            _ if !self.shape.is_empty() => None,
+            DType::F64 => read!(f64),
+            DType::F32 => read!(f32).map(f64::from),
+            DType::I64 => read!(i64).map(|number| number as f64),
+            DType::U64 => read!(u64).map(|number| number as f64),
+            DType::I32 => read!(i32).map(f64::from),
+            DType::U32 => read!(u32).map(f64::from),
+            DType::I16 => read!(i16).map(f64::from),
+            DType::U16 => read!(u16).map(f64::from),
+            DType::I8 => read!(i8).map(f64::from),
+            DType::U8 => read!(u8).map(f64::from),
+            _ => None,
+        }
+    }
 }
 
 /// How the elements of a dataset's only array are read from a file directly into a row: they are in C order and in the

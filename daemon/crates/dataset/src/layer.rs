@@ -31,6 +31,16 @@ pub(crate) trait Layer: FileTable + Debug {
         self.inner().kept()
     }
 
+    /// See [`Dataset::fields`]. The first fields are those of the inner dataset, in its order.
+    fn fields(&self) -> &[Field] {
+        self.inner().fields()
+    }
+
+    /// See [`Dataset::unpacked_bytes`].
+    fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
+        self.inner().unpacked_bytes(bytes)
+    }
+
     /// See [`Dataset::locate`].
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
         self.inner().locate(id, locations);
@@ -93,6 +103,11 @@ pub(crate) trait Layer: FileTable + Debug {
     }
 }
 
+/// Whether a field is one of the inner dataset's.
+fn is_inner(layer: &impl Layer, field: usize) -> bool {
+    field < layer.inner().fields().len()
+}
+
 impl<L: Layer> Dataset for L {
     fn sample_count(&self) -> u64 {
         self.inner().sample_count()
@@ -103,7 +118,7 @@ impl<L: Layer> Dataset for L {
     }
 
     fn fields(&self) -> &[Field] {
-        self.inner().fields()
+        Layer::fields(self)
     }
 
     fn locate(&self, id: SampleId, locations: &mut Vec<Location>) {
@@ -154,7 +169,7 @@ impl<L: Layer> Dataset for L {
     }
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
-        self.inner().unpacked_bytes(bytes)
+        Layer::unpacked_bytes(self, bytes)
     }
 
     fn direct_read(&self) -> Option<&DirectRead> {
@@ -166,7 +181,7 @@ impl<L: Layer> Dataset for L {
     }
 
     fn output_dtype(&self, field: usize) -> Option<DType> {
-        self.inner().output_dtype(field)
+        is_inner(self, field).then(|| self.inner().output_dtype(field)).flatten()
     }
 
     fn fingerprint(&self) -> [u8; 32] {
@@ -186,11 +201,11 @@ impl<L: Layer> Dataset for L {
     }
 
     fn max_row_bytes(&self, field: usize) -> Option<u64> {
-        self.inner().max_row_bytes(field)
+        is_inner(self, field).then(|| self.inner().max_row_bytes(field)).flatten()
     }
 
     fn rows_differ(&self, field: usize) -> Option<bool> {
-        self.inner().rows_differ(field)
+        is_inner(self, field).then(|| self.inner().rows_differ(field)).flatten()
     }
 
     fn label(&self, id: SampleId) -> Option<Result<i64, Defect>> {

@@ -13,6 +13,7 @@ use crate::fields::{
 };
 use crate::file_samples::array_field;
 use crate::number_lists::ListForm;
+use crate::video_fields;
 use forebay_dataset::{Defect, Field, FieldKind, FieldValue, SoundForm, SoundSpan};
 
 /// The word for classes that are collected from the data.
@@ -242,6 +243,9 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
         }
         _ => None,
     };
+    if form == Some(Form::Video) {
+        video_fields::take_keys(name, &mut section)?;
+    }
     section.finish()?;
     if let Some(reason) = name_fault(name) {
         return Err(section.error(format!("`dataset.fields`: {reason}")));

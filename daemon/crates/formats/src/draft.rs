@@ -13,6 +13,7 @@ use forebay_protocol::tensor::DType;
 
 use crate::fields::begins_as_picture;
 use crate::tokens::Width;
+use crate::video_folder::is_video_path;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::read_sample;
 use forebay_dataset::progress::{ProgressCallback, ScanProgress};
@@ -89,6 +90,8 @@ pub(super) struct Seen {
     classes: Vec<SeenNames>,
     /// Fields of bytes of which every value that was read begins as a picture.
     pictures: BTreeSet<String>,
+    /// Fields of bytes of which every value that was read is a video, and of texts of which each is the path of one.
+    videos: BTreeSet<String>,
     /// Fields that some rows do not have.
     lacking: Vec<String>,
     /// The type of tokens, if it is inferred.
@@ -136,9 +139,20 @@ impl SeenNames {
     }
 }
 
-fn names_of_bytes(fields: &[Field]) -> BTreeSet<String> {
-    let of_bytes = fields.iter().filter(|field| field.kind == FieldKind::Bytes);
-    of_bytes.map(|field| field.name.clone()).collect()
+fn names_of(fields: &[Field], kinds: &[FieldKind]) -> BTreeSet<String> {
+    let found = fields.iter().filter(|field| kinds.contains(&field.kind));
+    found.map(|field| field.name.clone()).collect()
+}
+
+/// Whether a value is a video, or the path of one.
+fn is_of_video(value: &FieldValue<'_>) -> bool {
+    match value {
+        FieldValue::Bytes(file) => {
+            forebay_video::read(&**file).is_ok_and(|table| table.video().is_some())
+        }
+        FieldValue::Text(path) => is_video_path(path.as_bytes()),
+        _ => false,
+    }
 }
 
 /// One array field in the samples that were read.
@@ -261,7 +275,8 @@ impl Seen {
             rules: description.field_rules,
             output: description.output,
             classes: dataset.fields().iter().filter_map(SeenNames::of).collect(),
-            pictures: names_of_bytes(dataset.fields()),
+            pictures: names_of(dataset.fields(), &[FieldKind::Bytes]),
+            videos: names_of(dataset.fields(), &[FieldKind::Bytes, FieldKind::Text]),
             ..Self::default()
         };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
@@ -287,7 +302,7 @@ impl Seen {
                 break;
             }
         }
-        seen.settle_pictures();
+        seen.settle_media();
         seen.is_all = seen.samples == all;
         seen.arrays.retain(|array| array.rows.0 <= array.rows.1);
         let probable_bytes = (read_bytes / seen.samples.max(1)).saturating_mul(all);
@@ -331,6 +346,9 @@ impl Seen {
                 && !begins_as_picture(bytes)
             {
                 self.pictures.remove(&field.name);
+            }
+            if self.videos.contains(&field.name) && !is_of_video(value) {
+                self.videos.remove(&field.name);
             }
         }
         self.measure(dataset, &values);
@@ -422,9 +440,10 @@ impl Seen {
     }
 
     /// Makes fields of bytes that contain pictures fields of pictures.
-    fn settle_pictures(&mut self) {
+    fn settle_media(&mut self) {
         if self.defects.0 == self.samples {
             self.pictures.clear();
+            self.videos.clear();
         }
         for field in &mut self.fields {
             if self.pictures.contains(&field.name) {
@@ -433,17 +452,28 @@ impl Seen {
         }
     }
 
-    /// The rules, with fields of bytes that contain pictures or sounds changed to those.
-    fn rules_with_media(&self) -> String {
+    /// The videos of a format that takes paths of files, or does not.
+    fn videos(&self, takes_paths: bool) -> impl Iterator<Item = &Field> {
+        let is_taken = move |field: &&Field| takes_paths || field.kind == FieldKind::Bytes;
+        self.fields.iter().filter(is_taken).filter(|field| self.videos.contains(&field.name))
+    }
+
+    /// The rules, with fields of bytes that contain pictures, sounds or videos changed to those.
+    fn rules_with_media(&self, takes_paths: bool) -> String {
+        const VIDEO: &str = "as = \"video\", frames = 16, stride = 4, start = \"random\"";
+        let videos = self.videos(takes_paths).map(|field| (&field.name, VIDEO));
         let sounds = self.arrays.iter().filter(|array| array.is_sound);
         let sounds = sounds.map(|array| (&array.name, "as = \"audio\""));
         let pictures = self.pictures.iter().map(|name| (name, "as = \"image\""));
-        let media: Vec<_> = sounds.chain(pictures).collect();
+        let media: Vec<_> = sounds.chain(pictures).chain(videos).collect();
         let mut text = String::new();
         for line in self.rules.split_inclusive('\n') {
             let is_of = |name: &String| line.starts_with(&format!("{} = {{", toml_key(name)));
             match media.iter().find(|(name, _)| is_of(name)) {
-                Some((_, word)) => text.push_str(&line.replacen("as = \"bytes\"", word, 1)),
+                Some((_, word)) => {
+                    let line = line.replacen("as = \"bytes\"", word, 1);
+                    text.push_str(&line.replacen("as = \"text\"", word, 1));
+                }
                 None => text.push_str(line),
             }
         }
@@ -543,10 +573,10 @@ impl Draft {
 
 impl Draft {
     /// Members of a container: a single image is decoded and cropped, several are decoded and resized, other members
-    /// are not changed. `numbers`: whether the format converts class names to numbers.
-    pub(super) fn of_members(seen: &Seen, numbers: bool) -> Self {
+    /// are not changed. `is_manifest`: whether the format makes numbers of class names, and reads the files of paths.
+    pub(super) fn of_members(seen: &Seen, is_manifest: bool) -> Self {
         let mut images = seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage);
-        let rules = &seen.settle_classes(&seen.rules_with_media(), numbers);
+        let rules = &seen.settle_classes(&seen.rules_with_media(is_manifest), is_manifest);
         let (first, second) = (images.next(), images.next());
         let has_sounds = seen.arrays.iter().any(|array| array.is_sound);
         let arrays = Self::of_arrays("unpack", seen);
@@ -554,7 +584,8 @@ impl Draft {
             .tables
             .split_once("\n[output]")
             .map_or(String::new(), |(_, rest)| format!("\n[output]{rest}"));
-        if first.is_some() && second.is_none() && !has_sounds {
+        let has_videos = seen.videos(is_manifest).next().is_some();
+        if first.is_some() && second.is_none() && !has_sounds && !has_videos {
             let head = "preset = \"imagenet-train\"  # decode, random-resized-crop 224, flip; for validation: \"imagenet-eval\"\n";
             let epochs = Epochs::Many;
             return Self {
@@ -565,13 +596,17 @@ impl Draft {
             };
         }
         let mut operations = String::new();
-        for image in seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage) {
-            for operation in ["decode-image\"", "resize\", size = [224, 224]"] {
+        let images = seen.fields.iter().filter(|field| field.kind == FieldKind::EncodedImage);
+        let images = images.map(|field| ("decode-image", field));
+        for (decode, field) in
+            images.chain(seen.videos(is_manifest).map(|field| ("decode-video", field)))
+        {
+            for operation in [format!("{decode}\""), "resize\", size = [224, 224]".to_owned()] {
                 // Writing to a String cannot fail.
                 let _ = writeln!(
                     operations,
                     "    {{ op = \"{operation}, field = \"{}\" }},",
-                    image.name
+                    field.name
                 );
             }
         }
@@ -580,7 +615,7 @@ impl Draft {
         let tables =
             format!("{rules}\n[[stage]]\nname = \"unpack\"\noperations = {operations}\n{output}");
         let has_images = seen.fields.iter().any(|field| field.kind == FieldKind::EncodedImage);
-        let epochs = if has_images { Epochs::Many } else { Epochs::Few };
+        let epochs = if has_images || has_videos { Epochs::Many } else { Epochs::Few };
         Self { tables, epochs, ..Self::default() }
     }
 }

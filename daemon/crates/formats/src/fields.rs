@@ -249,7 +249,7 @@ impl FieldRule {
             Form::Image => FieldKind::EncodedImage,
             Form::Images => FieldKind::EncodedImages,
             Form::Text => FieldKind::Text,
-            Form::Bytes => FieldKind::Bytes,
+            Form::Bytes | Form::Video => FieldKind::Bytes,
             Form::Integer => FieldKind::Integer,
             Form::Float => FieldKind::Float,
             Form::Bool => FieldKind::Array { dtype: DType::Bool, shape: Vec::new() },
@@ -318,7 +318,7 @@ impl FieldRule {
             Form::Image => FieldValue::EncodedImage(bytes),
             // One image counts as a list of one.
             Form::Images => FieldValue::EncodedImages(vec![bytes]),
-            Form::Bytes => FieldValue::Bytes(bytes.into()),
+            Form::Bytes | Form::Video => FieldValue::Bytes(bytes.into()),
             Form::Text => {
                 FieldValue::Text(std::str::from_utf8(bytes).map_err(|_| refuse("no UTF-8"))?.into())
             }

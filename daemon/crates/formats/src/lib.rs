@@ -47,6 +47,7 @@ mod tests;
 mod texts;
 mod tfrecord;
 mod tokens;
+mod video_fields;
 mod video_folder;
 mod webdataset;
 mod windows;

@@ -23,6 +23,7 @@ use crate::selection;
 use crate::storages;
 use crate::tables::Tables;
 use crate::tfrecord::TfRecord;
+use crate::video_fields::with_videos;
 use crate::video_folder::VideoFolderKeys;
 use crate::webdataset::WebDataset;
 use crate::windows::{self, NpyRows, RowFormat, Windows, ZarrRows};
@@ -404,6 +405,7 @@ fn open_once(
         None if has_runs && options.by_blocks => in_blocks(dataset, limit_bytes),
         _ => dataset,
     };
+    let dataset = with_videos(config, dataset)?;
     // The index keeps the result of the opening, so the cache is only for reading samples.
     let storage = match has_no_cache {
         true => storage,

@@ -10,27 +10,27 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 use forebay_protocol::tensor::DType;
 use forebay_select::SubsetBuilder;
-use forebay_video::choose::{Sampling, Short, Spacing, Start};
+use forebay_video::choose::{Sampling, Short};
 use forebay_video::table::Stream;
-use forebay_video::{Cut, Table};
+use forebay_video::{Cut, Refused};
 
 use crate::draft::{Draft, Epochs, Seen};
-pub(super) use keys::VideoFolderKeys;
+pub(super) use keys::{ClipStart, FrameCount, FrameRate, ShortVideo, VideoFolderKeys};
 
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_dataset::{
-    ArrayValue, Dataset, Defect, Description, Field, FieldKind, FieldValue, IndexBytes, Selected,
+    Dataset, Defect, Description, Field, FieldKind, FieldValue, IndexBytes, Selected, times_of,
 };
 use forebay_index::folder::classes::class_summary;
 use forebay_index::folder::index::FolderIndex;
+use forebay_index::folder::names::split_extension;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::folder::{self, open_folder};
 use forebay_storage::Storage;
@@ -45,6 +45,11 @@ pub(super) const FORMAT: FolderFormat = FolderFormat {
     extensions: &[".mp4", ".mov", ".m4v", ".webm", ".mkv"],
     loose: LooseFiles::NoFolders,
 };
+
+/// Whether a path has the extension of a video.
+pub(super) fn is_video_path(path: &[u8]) -> bool {
+    split_extension(path, FORMAT.extensions).is_some()
+}
 
 /// Opens a folder of videos.
 pub(super) fn open(
@@ -136,12 +141,7 @@ impl Videos {
 
     /// The stream of pictures of a file.
     fn stream(&self, id: SampleId) -> Result<Stream, Defect> {
-        let Table { streams, unknown } = self.tables.of(id)?;
-        let video = streams.into_iter().find(Stream::is_video);
-        video.ok_or_else(|| {
-            let unknown = unknown.join(", ");
-            Defect(format!("it has no pictures of a codec that is read (other streams: {unknown})"))
-        })
+        self.tables.of(id)?.into_video().map_err(|Refused(reason)| Defect(reason))
     }
 
     /// Whether a file has a whole clip; also if it is defective, which is said when it is read.
@@ -153,12 +153,7 @@ impl Videos {
     /// The stream of a file, and what of it is read for a draw.
     fn cut(&self, id: SampleId, draw: u64) -> Result<(Stream, Cut), Defect> {
         let stream = self.stream(id)?;
-        let shown = stream.shown().ok_or_else(|| Defect("it shows no pictures".to_owned()))?;
-        let wanted = self
-            .sampling
-            .choose(&shown, draw)
-            .ok_or_else(|| Defect("it is shorter than a clip".to_owned()))?;
-        let cut = stream.cut(wanted).map_err(|refused| Defect(refused.0))?;
+        let cut = stream.choose(&self.sampling, draw).map_err(|Refused(reason)| Defect(reason))?;
         Ok((stream, cut))
     }
 }
@@ -220,16 +215,12 @@ impl Dataset for Videos {
     ) -> Result<(), Defect> {
         let (stream, cut) = self.cut(id, draw)?;
         let clip = stream.clip(&cut, bytes.all()).map_err(|refused| Defect(refused.0))?;
-        let times: Vec<u8> = cut
-            .wanted
-            .iter()
-            .flat_map(|time| clip.time_base.seconds(*time).to_le_bytes())
-            .collect();
         let FieldKind::Array { shape, .. } = &self.fields[1].kind else {
             return Err(Defect("times are no array".to_owned()));
         };
+        let times = times_of(&clip, &shape[..]);
         values.push(FieldValue::Video(Box::new(clip)));
-        values.push(FieldValue::Array(ArrayValue::new(DType::F64, &shape[..], Cow::Owned(times))));
+        values.push(FieldValue::Array(times));
         values.extend(self.class(id).map(FieldValue::Integer));
         Ok(())
     }
@@ -245,23 +236,10 @@ impl Dataset for Videos {
 
     /// Differs if the same files give other clips, or other files.
     fn fingerprint(&self) -> [u8; 32] {
-        let Sampling { frames, clips, spacing, start, short } = self.sampling;
         let mut hasher = blake3::Hasher::new_derive_key("forebay folder of videos");
         hasher.update(&self.index.file().fingerprint());
         hasher.update(&self.tables.digest());
-        let (spacing, step) = match spacing {
-            Spacing::Whole => (0, 0),
-            Spacing::Stride(stride) => (1, u64::from(stride)),
-            Spacing::Rate(rate) => (2, rate.to_bits()),
-        };
-        let (start, seconds) = match start {
-            Start::Random => (0, 0),
-            Start::Uniform => (1, 0),
-            Start::Seconds(seconds) => (2, seconds.to_bits()),
-        };
-        for number in [frames.into(), clips.into(), spacing, step, start, seconds, short as u64] {
-            hasher.update(&number.to_le_bytes());
-        }
+        hasher.update(&self.sampling.identity());
         *hasher.finalize().as_bytes()
     }
 

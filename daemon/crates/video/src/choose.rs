@@ -2,6 +2,8 @@
 //!
 //! A frame is shown from its own time until the next one: the frame at a time is the last one that is not later.
 
+use std::fmt;
+
 use crate::codec::TimeBase;
 
 /// How frames are chosen.
@@ -28,6 +30,21 @@ pub enum Spacing {
     Stride(u32),
     /// This many frames a second, above 0, whatever the video's own rate is.
     Rate(f64),
+}
+
+impl Spacing {
+    /// What the keys of a configuration say, and where its clips begin and how many there are; `None`: `stride` and
+    /// `rate` exclude each other.
+    #[must_use]
+    pub fn of_keys(stride: Option<u32>, rate: Option<f64>, clips: (Start, u32)) -> Option<Self> {
+        Some(match (stride, rate) {
+            (Some(_), Some(_)) => return None,
+            (Some(stride), None) => Self::Stride(stride),
+            (None, Some(rate)) => Self::Rate(rate),
+            (None, None) if clips == (Start::Uniform, 1) => Self::Whole,
+            (None, None) => Self::Stride(1),
+        })
+    }
 }
 
 /// Where clips begin.
@@ -64,6 +81,29 @@ pub struct Shown {
     pub time_base: TimeBase,
 }
 
+/// As a part of a sentence: `16 frames, each 4th, from a random place`.
+impl fmt::Display for Sampling {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, clips, spacing, start, .. } = self;
+        if *clips > 1 {
+            write!(formatter, "{clips} clips of ")?;
+        }
+        write!(formatter, "{frames} frames")?;
+        match spacing {
+            Spacing::Whole => return write!(formatter, " over the whole"),
+            Spacing::Stride(1) => {}
+            Spacing::Stride(stride) => write!(formatter, " with stride {stride}")?,
+            Spacing::Rate(rate) => write!(formatter, " at {rate} a second")?,
+        }
+        match start {
+            Start::Random => write!(formatter, " from a random place"),
+            Start::Uniform if *clips > 1 => write!(formatter, " at equal distances"),
+            Start::Uniform => write!(formatter, " from the beginning"),
+            Start::Seconds(seconds) => write!(formatter, " from {seconds} s on"),
+        }
+    }
+}
+
 impl Sampling {
     /// The times of the frames of all clips, one after the other. `None`: the video is too short and left out.
     #[must_use]
@@ -88,6 +128,26 @@ impl Sampling {
             }
         }
         Some(wanted)
+    }
+
+    /// Bytes that differ if other frames are chosen of the same video for the same draw.
+    #[must_use]
+    pub fn identity(&self) -> Vec<u8> {
+        let Self { frames, clips, spacing, start, short } = *self;
+        let (spacing, step) = match spacing {
+            Spacing::Whole => (0, 0),
+            Spacing::Stride(stride) => (1, u64::from(stride)),
+            Spacing::Rate(rate) => (2, rate.to_bits()),
+        };
+        let (start, seconds) = match start {
+            Start::Random => (0, 0),
+            Start::Uniform => (1, 0),
+            Start::Seconds(seconds) => (2, seconds.to_bits()),
+        };
+        [frames.into(), clips.into(), spacing, step, start, seconds, short as u64]
+            .iter()
+            .flat_map(|number: &u64| number.to_le_bytes())
+            .collect()
     }
 
     /// Whether a clip of this video needs no frame twice or from outside.

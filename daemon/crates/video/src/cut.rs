@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::choose::Shown;
+use crate::choose::{Sampling, Shown};
 use crate::clip::{self, Clip, MAX_WANTED};
 use crate::error::{Refused, Result, refuse};
 use crate::table::{Media, Packet, Stream};
@@ -73,6 +73,16 @@ impl Stream {
             cut.runs.push((run, cut.ranges.len() - 1));
         }
         Ok(cut)
+    }
+
+    /// What is needed for the frames that a sampling chooses for a draw.
+    ///
+    /// # Errors
+    /// There are no frames, or too few; or as [`cut`](Self::cut).
+    pub fn choose(&self, sampling: &Sampling, draw: u64) -> Result<Cut> {
+        let shown = self.shown().ok_or_else(|| Refused("it shows no pictures".to_owned()))?;
+        let wanted = sampling.choose(&shown, draw);
+        self.cut(wanted.ok_or_else(|| Refused("it is shorter than a clip".to_owned()))?)
     }
 
     /// The packets that frames which can be shown need, as a stream of its own.

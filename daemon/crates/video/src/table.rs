@@ -105,6 +105,20 @@ impl Table {
         self.streams.iter().find(|stream| stream.is_video())
     }
 
+    /// The first stream of pictures, without the others.
+    ///
+    /// # Errors
+    /// There is none whose codec is known.
+    pub fn into_video(self) -> Result<Stream> {
+        let Self { streams, unknown } = self;
+        streams.into_iter().find(Stream::is_video).ok_or_else(|| {
+            let unknown = unknown.join(", ");
+            crate::Refused(format!(
+                "it has no pictures of a codec that is read (other streams: {unknown})"
+            ))
+        })
+    }
+
     /// The first stream of sound.
     #[must_use]
     pub fn audio(&self) -> Option<&Stream> {

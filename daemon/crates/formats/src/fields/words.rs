@@ -21,12 +21,22 @@ pub(crate) enum Form {
     /// The sample rate of a sound, in frames per second.
     #[serde(rename = "sample-rate")]
     SampleRate,
+    /// A video file, of which clips are made above the format.
+    Video,
 }
 
 impl Form {
     /// Whether it is decoded from a file's bytes, which are not text.
     pub(crate) const fn is_of_bytes(self) -> bool {
-        matches!(self, Self::Image | Self::Images | Self::Array | Self::Audio | Self::SampleRate)
+        match self {
+            Self::Image
+            | Self::Images
+            | Self::Array
+            | Self::Audio
+            | Self::SampleRate
+            | Self::Video => true,
+            Self::Text | Self::Bytes | Self::Integer | Self::Float | Self::Bool => false,
+        }
     }
 
     /// Whether a missing value can be one of 0 bytes, or a list of no images.
@@ -35,7 +45,7 @@ impl Form {
     }
 }
 
-pub(super) const FORMS: [(&str, Form); 10] = [
+pub(super) const FORMS: [(&str, Form); 11] = [
     ("image", Form::Image),
     ("images", Form::Images),
     ("text", Form::Text),
@@ -46,6 +56,7 @@ pub(super) const FORMS: [(&str, Form); 10] = [
     ("array", Form::Array),
     ("audio", Form::Audio),
     ("sample-rate", Form::SampleRate),
+    ("video", Form::Video),
 ];
 
 /// The treatment of a sample without the member.
@@ -74,10 +85,10 @@ fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
 
 kinds! {
     /// The key `as`.
-    [pub(crate)] FormWord as Form: "\"image\", \"images\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\" or \"sample-rate\"";
+    [pub(crate)] FormWord as Form: "\"image\", \"images\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\", \"sample-rate\" or \"video\"";
     read(value) { value_of(&FORMS, value) }
     write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "images", "text", "bytes", "integer", "float", "array", "audio", "sample-rate"] }
+    schema { "enum": ["image", "images", "text", "bytes", "integer", "float", "array", "audio", "sample-rate", "video"] }
 
     /// The key `channels` of a sound.
     [pub(crate)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";

@@ -10,7 +10,7 @@ use forebay_storage::Storage;
 use forebay_storage::version::FileStamp;
 use forebay_video::choose::Shown;
 use forebay_video::table::Stream;
-use forebay_video::{Cut, Failure, ReadAt, Refused, Table};
+use forebay_video::{Cut, Failure, ReadAt, Refused};
 
 use super::index::Entry;
 
@@ -101,12 +101,9 @@ pub(super) fn look(
         Err(Failure::Refused(Refused(reason))) => return Ok(refused(&reason)),
         Err(Failure::Read(error)) => return Err(error),
     };
-    let Table { streams, unknown } = table;
-    let Some(stream) = streams.into_iter().find(Stream::is_video) else {
-        let unknown = unknown.join(", ");
-        return Ok(refused(&format!(
-            "it has no pictures of a codec that is read (other streams: {unknown})"
-        )));
+    let stream = match table.into_video() {
+        Ok(stream) => stream,
+        Err(Refused(reason)) => return Ok(refused(&reason)),
     };
     let Some(shown) = stream.shown() else { return Ok(refused("it shows no pictures")) };
     let mut looked = Looked { entries: Vec::new(), missed: 0, stamp: file.stamp };

@@ -117,12 +117,9 @@ pub(crate) fn split(config: &DatasetConfig) -> Result<(Sampling, DatasetConfig),
     let keys = VideoFolderKeys::read(&mut own)?;
     let refuse =
         |key: &str, message: &str| Err(own.error_at(key, format!("dataset.{key} {message}")));
-    let spacing = match (keys.stride, keys.fps) {
-        (Some(_), Some(_)) => return refuse("stride", "and dataset.fps exclude each other"),
-        (Some(stride), None) => Spacing::Stride(stride),
-        (None, Some(rate)) => Spacing::Rate(rate),
-        (None, None) if keys.start == Start::Uniform && keys.clips == 1 => Spacing::Whole,
-        (None, None) => Spacing::Stride(1),
+    let clips = (keys.start, keys.clips);
+    let Some(spacing) = Spacing::of_keys(keys.stride, keys.fps, clips) else {
+        return refuse("stride", "and dataset.fps exclude each other");
     };
     if keys.frames.saturating_mul(keys.clips) > MAX_WANTED {
         let message = format!("and dataset.clips make more than {MAX_WANTED} frames of a sample");

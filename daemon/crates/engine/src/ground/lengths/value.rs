@@ -97,15 +97,7 @@ pub(super) const fn picture_size(packed: u32) -> Size {
 
 /// The value of an array of floats without dimensions; `None`: of another type.
 fn float_of(array: &ArrayValue<'_>) -> Option<f64> {
-    let mut bytes = array.bytes.to_vec();
-    if array.big_endian {
-        bytes.reverse();
-    }
-    match array.dtype {
-        DType::F32 => bytes.try_into().ok().map(|bytes| f32::from_le_bytes(bytes).into()),
-        DType::F64 => bytes.try_into().ok().map(f64::from_le_bytes),
-        _ => None,
-    }
+    matches!(array.dtype, DType::F32 | DType::F64).then(|| array.number()).flatten()
 }
 
 /// The length that a value is or has.
