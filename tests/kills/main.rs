@@ -37,7 +37,7 @@ macro_rules! kills {
     ($($name:ident: $mode:literal $seed:literal $(over $format:literal)?;)*) => {
         $(#[test]
         fn $name() {
-            if [$($format)?].contains(&"videos") && !has_decoders() {
+            if [$($format)?].iter().any(|format: &&str| format.starts_with("videos")) && !has_decoders() {
                 return;
             }
             kill($mode, $seed, [$($format)?].first().copied());
@@ -73,5 +73,6 @@ kills! {
     the_daemon_is_killed_over_windows: "daemon" "21" over "windows";
     the_daemon_and_decoders_are_killed_over_videos: "decoders" "23" over "videos";
     the_trainer_is_killed_over_videos: "trainer" "24" over "videos";
+    the_daemon_and_decoders_are_killed_over_videos_in_archives: "decoders" "26" over "videos.tar";
     the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

@@ -32,7 +32,8 @@ impl Reference {
         match std::env::var(FORMAT).as_deref() {
             Ok("texts") => return Self::of(texts(dir)),
             Ok("windows") => return Self::of(windows(dir)),
-            Ok("videos") => return Self::of(videos(dir)),
+            Ok("videos") => return Self::of(videos(dir, false)),
+            Ok("videos.tar") => return Self::of(videos(dir, true)),
             _ => {}
         }
         let mut images = dir.path("images");
@@ -214,8 +215,8 @@ fn windows(dir: &TestDir) -> PathBuf {
     config
 }
 
-/// Clips at random places of a few small videos, one of which is cut off.
-fn videos(dir: &TestDir) -> PathBuf {
+/// Clips at random places of a few small videos, one of which is cut off: in a folder, or in an archive.
+fn videos(dir: &TestDir, in_archive: bool) -> PathBuf {
     const VIDEOS: [(&str, &[u8]); 4] = [
         ("mp4", include_bytes!("../../../daemon/crates/video/fixtures/h264-b.mp4")),
         ("mp4", include_bytes!("../../../daemon/crates/video/fixtures/hevc.mp4")),
@@ -224,16 +225,29 @@ fn videos(dir: &TestDir) -> PathBuf {
     ];
     let path = dir.path("videos");
     std::fs::create_dir(&path).unwrap();
+    let mut files = Vec::new();
     for number in 0..10 {
         for (kind, (suffix, bytes)) in VIDEOS.iter().enumerate() {
             let end = if (number, kind) == (3, 0) { bytes.len() / 2 } else { bytes.len() };
-            std::fs::write(path.join(format!("{number}-{kind}.{suffix}")), &bytes[..end]).unwrap();
+            files.push((format!("{number}-{kind}.{suffix}"), &bytes[..end]));
         }
     }
+    let clip = "frames = 3, stride = 2";
+    let dataset = if in_archive {
+        let members: Vec<_> = files.iter().map(|(name, bytes)| (&name[..], *bytes)).collect();
+        std::fs::write(path.join("videos.tar"), forebay_synth::tar::archive(&members)).unwrap();
+        let from = "from = [\"mp4\", \"webm\", \"mov\"], as = \"video\", times = \"times\"";
+        format!("format = \"webdataset\", fields = {{ video = {{ {from}, {clip} }} }}")
+    } else {
+        for (name, bytes) in &files {
+            std::fs::write(path.join(name), bytes).unwrap();
+        }
+        format!("format = \"video-folder\", {clip}")
+    };
     let keys = format!(
         "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
          errors.on_bad_sample = \"substitute\"\n\
-         dataset = {{ path = {path:?}, format = \"video-folder\", index = {:?}, frames = 3, stride = 2 }}\n\
+         dataset = {{ path = {path:?}, index = {:?}, {dataset} }}\n\
          stage = [{{ name = \"decode\", operations = [{{ op = \"decode-video\" }}, \
          {{ op = \"random-resized-crop\", size = [24, 32] }}] }}]\ncpu.policy = \"normal\"\n",
         dir.path("train.index"),
