@@ -181,8 +181,9 @@ impl State {
         } else if self.dataset != present.dataset {
             found.push(format!(
                 "the dataset differs (saved {}, present {}): files were added, removed or renamed, other samples are \
-                 selected (dataset.where, dataset.split and its part, dataset.ids, dataset.limit), the class list changed, or \
-                 hidden files count or no longer count (dataset.hidden)",
+                 selected (dataset.where, dataset.split and its part, dataset.ids, dataset.limit), the class list changed, \
+                 hidden files count or no longer count (dataset.hidden), or samples are made otherwise (dataset.fields, \
+                 dataset.windows, the frames and starts of clips)",
                 short(&self.dataset),
                 short(&present.dataset)
             ));

@@ -13,7 +13,7 @@ from . import _forebay
 from ._data_loader import refuse_index, refuse_worker_process
 from ._dataset import ItemForm, is_dataset
 from ._dataset_rows import Dataset, Indices
-from ._exceptions import ConfigError
+from ._exceptions import ConfigError, StateMismatch
 from ._forked import watch_forks
 from ._padding import Padding
 from ._rank_comparison import RankComparison, job_store
@@ -42,6 +42,17 @@ class DeviceRequest:
     pool: Optional[tuple[int, int]] = None
 
 
+def state_text_of(state: Union[Mapping[str, Any], str]) -> str:
+    """A state as the text that a session reads: what ``state_dict`` returned, or its JSON."""
+    if isinstance(state, str):
+        return state
+    if not isinstance(state, Mapping):
+        raise StateMismatch(
+            f"a state is what state_dict() returned, or its JSON text; a value of type {type(state).__name__} is none"
+        )
+    return to_json("the state", dict(state))
+
+
 class Loader:
     """Batches from a Forebay daemon, as dicts of writable NumPy arrays over shared memory.
 
@@ -61,7 +72,7 @@ class Loader:
         rank: this process's rank among those that share the data: with tensor or pipeline parallelism the data-parallel
             one. Default: from an initialised ``torch.distributed``, Ray Train, or the launcher's variables.
         world_size: the number of ranks that share the data; required with ``rank``.
-        state: a :meth:`state_dict` to resume from.
+        state: a :meth:`state_dict` to resume from, or its JSON text.
         timeout: seconds without progress after which :class:`Timeout` is raised.
         overrides: keys of the configuration, such as ``{"batch.size": 128}``.
         force: accepts a ``state`` of another stream.
@@ -101,7 +112,7 @@ class Loader:
         target: Target = None,
         rank: Optional[int] = None,
         world_size: Optional[int] = None,
-        state: Optional[Mapping[str, Any]] = None,
+        state: Optional[Union[Mapping[str, Any], str]] = None,
         timeout: float = 300,
         overrides: Optional[Mapping[str, Any]] = None,
         *,
@@ -139,7 +150,7 @@ class Loader:
         self._held = resolved.held
         group = compare_ranks if isinstance(compare_ranks, str) else ""
         store = job_store() if compare_ranks is not False else None
-        state_text = None if state is None else to_json("the state", dict(state))
+        state_text = None if state is None else state_text_of(state)
         try:
             self._session = _forebay.Session(
                 resolved.kind,
@@ -298,7 +309,7 @@ class Loader:
                 ranks were given different states (the ranks are named).
             Timeout: a rank did not call this (it is named).
         """
-        text = to_json("the state", dict(state_dict))
+        text = state_text_of(state_dict)
         if compare_ranks and self._comparison is not None:
             self._comparison.of_state(text).require(self._timeout)
         self._newest, self._again = None, False

@@ -46,7 +46,7 @@ class Loader(_loader.Loader):
         target: Target = None,
         rank: Optional[int] = None,
         world_size: Optional[int] = None,
-        state: Optional[Mapping[str, Any]] = None,
+        state: Optional[Union[Mapping[str, Any], str]] = None,
         timeout: float = 300,
         overrides: Optional[Mapping[str, Any]] = None,
         *,

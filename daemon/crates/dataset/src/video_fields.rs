@@ -54,33 +54,47 @@ impl WithVideos {
     /// Makes fields of bytes videos.
     ///
     /// # Errors
-    /// A field does not exist, is of another kind, or has a name twice: the field's name and the reason.
+    /// A field does not exist, is of another kind, or has a name twice: the video's name, the key and the reason.
     pub fn new(
         inner: Arc<dyn Dataset>,
         videos: Vec<VideoField>,
-    ) -> Result<Self, (String, &'static str)> {
+    ) -> Result<Self, (String, &'static str, String)> {
         let mut fields = inner.fields().to_vec();
         let mut placed = Vec::with_capacity(videos.len());
         let mut hasher = blake3::Hasher::new_derive_key("forebay dataset with videos in fields");
         hasher.update(&inner.fingerprint());
         for video in videos {
-            let refused = |reason| (video.name.clone(), reason);
+            let refused = |key, reason: String| (video.name.clone(), key, reason);
             let place_of = |name: &str| fields.iter().position(|field| field.name == name);
             let place =
                 place_of(&video.name).filter(|place| fields[*place].kind == FieldKind::Bytes);
-            let place = place.ok_or_else(|| refused("is no field of bytes"))?;
+            let place = place.ok_or_else(|| refused("from", "is no file".to_owned()))?;
             let start_place = match &video.start_field {
                 None => None,
-                Some(name) => {
-                    let is_number = |place: &usize| is_number(&fields[*place].kind);
-                    let place = place_of(name).filter(is_number);
-                    Some(place.ok_or_else(|| {
-                        refused("has a `start_field` that is no field with one number a sample")
-                    })?)
-                }
+                Some(name) => match place_of(name) {
+                    Some(place) if is_number(&fields[place].kind) => Some(place),
+                    Some(_) => {
+                        let reason = format!(
+                            "is {name:?}, which is not a number; give that field as = \"float\""
+                        );
+                        return Err(refused("start_field", reason));
+                    }
+                    None => {
+                        let reason = format!(
+                            "is {name:?}, and no field has this name; add {name} = {{ from = …, as = \"float\" }} to \
+                             dataset.fields"
+                        );
+                        return Err(refused("start_field", reason));
+                    }
+                },
             };
-            if video.times.as_deref().is_some_and(|times| place_of(times).is_some()) {
-                return Err(refused("has `times` with the name of another field"));
+            let is_taken = |times: &str| {
+                let of_video = |placed: &PlacedVideo| placed.video.times.as_deref() == Some(times);
+                place_of(times).is_some() || placed.iter().any(of_video)
+            };
+            if let Some(times) = video.times.as_deref().filter(|times| is_taken(times)) {
+                let reason = format!("is {times:?}, the name of another field; choose another one");
+                return Err(refused("times", reason));
             }
             for name in [Some(&video.name), video.start_field.as_ref(), video.times.as_ref()] {
                 let name = name.map_or("", String::as_str);
@@ -244,8 +258,11 @@ impl Layer for WithVideos {
 
     fn description(&self) -> Description {
         let mut description = self.inner.description();
-        for PlacedVideo { video: VideoField { name, sampling, .. }, .. } in &self.videos {
-            let text = format!("{sampling} of each `{name}`, whose files are read whole");
+        for PlacedVideo { video: VideoField { name, sampling, start_field, .. }, .. } in
+            &self.videos
+        {
+            let clips = sampling.words(start_field.as_deref());
+            let text = format!("{clips} of each `{name}`, whose files are read whole");
             description.notes.push(("videos", text));
         }
         description

@@ -220,6 +220,11 @@ pub(super) fn read_rules(
     fields.map(|fields| fields.iter().map(read).collect()).transpose()
 }
 
+/// Whether a section has a key that was not taken.
+fn has(section: &Section, key: &str) -> bool {
+    section.entries().iter().any(|(name, _)| name == key)
+}
+
 fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule, ConfigError> {
     let path = format!("dataset.fields.{name}");
     let mut section = Section::new(path, located.clone(), Path::new("/"))?;
@@ -243,8 +248,16 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
         }
         _ => None,
     };
-    if form == Some(Form::Video) {
-        video_fields::take_keys(name, &mut section)?;
+    match form {
+        Some(Form::Video) => drop(video_fields::take_keys(name, &mut section)?),
+        Some(Form::Audio) => {}
+        _ => {
+            if let Some(key) = video_fields::KEYS.into_iter().find(|key| has(&section, key)) {
+                let path = section.key_path(key);
+                let message = format!("`{path}` is a key of clips of videos: add as = \"video\"");
+                return Err(section.error(message));
+            }
+        }
     }
     section.finish()?;
     if let Some(reason) = name_fault(name) {

@@ -2,7 +2,7 @@
 //!
 //! Each format provides one function, `draft`, in its line of `registry`; formats of arrays share [`Draft::of_arrays`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -20,6 +20,7 @@ use forebay_dataset::progress::{ProgressCallback, ScanProgress};
 use forebay_dataset::{Dataset, Field, FieldKind, FieldValue, Sound, SoundForm, SoundHeader};
 use forebay_storage::Storage;
 use forebay_storage::location::SampleBytes;
+use forebay_video::{Failure, Refused};
 
 /// The maximum number of samples to read, unless all must be measured.
 const MAX_READ: u64 = 64;
@@ -90,8 +91,9 @@ pub(super) struct Seen {
     classes: Vec<SeenNames>,
     /// Fields of bytes of which every value that was read begins as a picture.
     pictures: BTreeSet<String>,
-    /// Fields of bytes of which every value that was read is a video, and of texts of which each is the path of one.
-    videos: BTreeSet<String>,
+    /// Fields of bytes of which every value that was read may be a video, and of texts of which each is the path of one, with the
+    /// number of those that can be read.
+    videos: BTreeMap<String, u64>,
     /// Fields that some rows do not have.
     lacking: Vec<String>,
     /// The type of tokens, if it is inferred.
@@ -144,14 +146,22 @@ fn names_of(fields: &[Field], kinds: &[FieldKind]) -> BTreeSet<String> {
     found.map(|field| field.name.clone()).collect()
 }
 
-/// Whether a value is a video, or the path of one.
-fn is_of_video(value: &FieldValue<'_>) -> bool {
+/// Whether a value may be a video, or the path of one; also if it is damaged.
+fn may_be_video(value: &FieldValue<'_>) -> bool {
     match value {
-        FieldValue::Bytes(file) => {
-            forebay_video::read(&**file).is_ok_and(|table| table.video().is_some())
-        }
+        FieldValue::Bytes(file) => file.is_empty() || forebay_video::begins(file),
         FieldValue::Text(path) => is_video_path(path.as_bytes()),
         _ => false,
+    }
+}
+
+/// Why a value that may be a video is none that can be read.
+fn video_defect(value: &FieldValue<'_>) -> Option<String> {
+    let FieldValue::Bytes(file) = value else { return None };
+    match forebay_video::read(&**file) {
+        Ok(table) => table.into_video().err().map(|Refused(reason)| reason),
+        Err(Failure::Refused(Refused(reason))) => Some(reason),
+        Err(Failure::Read(never)) => match never {},
     }
 }
 
@@ -276,7 +286,10 @@ impl Seen {
             output: description.output,
             classes: dataset.fields().iter().filter_map(SeenNames::of).collect(),
             pictures: names_of(dataset.fields(), &[FieldKind::Bytes]),
-            videos: names_of(dataset.fields(), &[FieldKind::Bytes, FieldKind::Text]),
+            videos: names_of(dataset.fields(), &[FieldKind::Bytes, FieldKind::Text])
+                .into_iter()
+                .map(|name| (name, 0))
+                .collect(),
             ..Self::default()
         };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
@@ -336,6 +349,7 @@ impl Seen {
     ) -> Result<(), String> {
         let mut values = Vec::with_capacity(dataset.fields().len());
         dataset.read(id, bytes, &mut values).map_err(|defect| defect.0)?;
+        let mut damaged = Vec::new();
         for (field, value) in dataset.fields().iter().zip(&values) {
             let names = self.classes.iter_mut().find(|names| names.field == field.name);
             if let (Some(names), FieldValue::Text(text)) = (names, value) {
@@ -347,12 +361,23 @@ impl Seen {
             {
                 self.pictures.remove(&field.name);
             }
-            if self.videos.contains(&field.name) && !is_of_video(value) {
+            let Some(good) = self.videos.get_mut(&field.name) else { continue };
+            if !may_be_video(value) {
                 self.videos.remove(&field.name);
+                continue;
+            }
+            match video_defect(value) {
+                None => *good += 1,
+                Some(reason) => damaged.push((field.name.clone(), reason)),
             }
         }
         self.measure(dataset, &values);
-        Ok(())
+        let is_video = |name: &&String| self.videos.contains_key(*name);
+        damaged.retain(|(name, _)| is_video(&name));
+        match damaged.pop() {
+            Some((name, reason)) => Err(format!("`{name}`: {reason}")),
+            None => Ok(()),
+        }
     }
 
     /// Records the lengths of arrays and sounds.
@@ -455,7 +480,7 @@ impl Seen {
     /// The videos of a format that takes paths of files, or does not.
     fn videos(&self, takes_paths: bool) -> impl Iterator<Item = &Field> {
         let is_taken = move |field: &&Field| takes_paths || field.kind == FieldKind::Bytes;
-        self.fields.iter().filter(is_taken).filter(|field| self.videos.contains(&field.name))
+        self.fields.iter().filter(is_taken).filter(|field| self.videos.get(&field.name) > Some(&0))
     }
 
     /// The rules, with fields of bytes that contain pictures, sounds or videos changed to those.

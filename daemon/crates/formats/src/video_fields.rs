@@ -12,10 +12,13 @@ use forebay_video::choose::{Sampling, Short, Spacing, Start};
 use forebay_video::clip::MAX_WANTED;
 
 use crate::fields::name_fault;
-use crate::video_folder::{ClipStart, FrameCount, FrameRate, ShortVideo};
+use crate::video_folder::{ClipStart, FrameCount, FrameRate, SAME_CLIPS, ShortVideo};
 
 /// The value of the key `as`.
 const VIDEO: &str = "video";
+/// The keys of a video, by which a field without `as = "video"` is recognised.
+pub(super) const KEYS: [&str; 8] =
+    ["frames", "stride", "fps", "start_field", "clips", "short", "times", "start"];
 /// The frames of a clip, unless the configuration says how many.
 const USUAL_FRAMES: u32 = 16;
 
@@ -52,6 +55,10 @@ pub(super) fn take_keys(name: &str, section: &mut Section) -> Result<VideoField,
             "can be \"drop\" in a folder of videos alone: the lengths of videos within samples are not known before they \
              are read; use \"pad\" or \"repeat\"",
         );
+    }
+    let is_at_a_time = start_field.is_some() || matches!(start, Some(Start::Seconds(_)));
+    if clips > 1 && is_at_a_time {
+        return refuse("clips", SAME_CLIPS);
     }
     if let Some(fault) = times.as_deref().and_then(name_fault) {
         return refuse("times", &format!("is refused: {fault}"));
@@ -98,8 +105,14 @@ pub(super) fn with_videos(
     if videos.is_empty() {
         return Ok(dataset);
     }
-    let made = WithVideos::new(dataset, videos).map_err(|(name, reason)| {
-        config.own.error_at("fields", format!("`dataset.fields.{name}` {reason}"))
+    let made = WithVideos::new(dataset, videos).map_err(|(name, key, reason)| {
+        let message = format!("`dataset.fields.{name}.{key}` {reason}");
+        let fields = config.own.clone().take_located("fields").map(|fields| fields.value);
+        let Some(Value::Table(fields)) = fields else { return config.own.error(message) };
+        match fields.iter().find(|(field, _)| *field == name) {
+            Some((_, field)) => ConfigError::new(&field.location, message),
+            None => config.own.error(message),
+        }
     })?;
     Ok(Arc::new(made))
 }

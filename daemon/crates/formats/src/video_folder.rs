@@ -21,7 +21,7 @@ use forebay_video::table::Stream;
 use forebay_video::{Cut, Refused};
 
 use crate::draft::{Draft, Epochs, Seen};
-pub(super) use keys::{ClipStart, FrameCount, FrameRate, ShortVideo, VideoFolderKeys};
+pub(super) use keys::{ClipStart, FrameCount, FrameRate, SAME_CLIPS, ShortVideo, VideoFolderKeys};
 
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};

@@ -25,7 +25,7 @@ pub struct DaemonReport {
     /// The time since the daemon's start.
     #[serde(default)]
     pub uptime_seconds: f64,
-    /// User and system time so far.
+    /// User and system time so far, with that of the processes that decode its videos.
     pub cpu_seconds: f64,
     /// User and system time so far of the processes that run the user's Python functions. Not included in
     /// `cpu_seconds`.
@@ -180,6 +180,9 @@ pub struct StreamReport {
     pub batch_size: u32,
     /// The stages, `fetch` first, each with the queue after it.
     pub stages: Vec<StageReport>,
+    /// User and system time so far of the processes that decode its videos, which is in no stage's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub decoders_cpu_seconds: f64,
     /// All operations on complete batches together, if there are any: a task is a batch, on a work thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_operations: Option<StageReport>,
@@ -456,4 +459,9 @@ pub struct Substitution {
     /// Whether the file could not be read; otherwise its bytes are defective.
     #[serde(default)]
     pub unreadable: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }

@@ -117,6 +117,8 @@ impl FeedingReport {
     fn of(stream: &StreamReport, report: &DaemonReport) -> Option<Self> {
         let per_row = |cpu: f64, rows: u64| if rows > 0 { cpu / rows as f64 } else { 0.0 };
         let stages = stream.stages.iter().skip(1);
+        let rows = stream.stages.last().map_or(0, |stage| stage.measured_tasks);
+        let decoders = per_row(stream.decoders_cpu_seconds, rows);
         let cpu_seconds_per_row: f64 = stages
             .map(|stage| {
                 // The workers of a Python stage are measured by themselves.
@@ -124,7 +126,8 @@ impl FeedingReport {
                 per_row(stage.cpu_seconds, stage.measured_tasks)
                     + workers.map_or(0.0, |one| per_row(one.cpu_seconds, one.num_calls))
             })
-            .sum();
+            .sum::<f64>()
+            + decoders;
         let sessions: Vec<_> =
             report.sessions.iter().filter(|one| one.stream == stream.name).collect();
         let batch_size = f64::from(stream.batch_size);

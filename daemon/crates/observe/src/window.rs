@@ -44,6 +44,8 @@ impl DaemonReport {
         for stream in &mut self.streams {
             if let Some(before) = earlier.streams.iter().find(|one| one.name == stream.name) {
                 subtract_stages(&mut stream.stages, &before.stages);
+                let decoders = stream.decoders_cpu_seconds - before.decoders_cpu_seconds;
+                stream.decoders_cpu_seconds = decoders.max(0.0);
                 let batch = before.batch_operations.as_slice();
                 subtract_stages(stream.batch_operations.as_mut_slice(), batch);
                 subtract_stages(&mut stream.batch_functions, &before.batch_functions);

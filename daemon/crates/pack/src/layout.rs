@@ -152,7 +152,11 @@ impl Stored {
             FieldKind::EncodedImages => Self::Pictures,
             FieldKind::Bytes => Self::Bytes,
             FieldKind::Video { .. } => {
-                return Err("a video is not packed: its file is read as it is".to_owned());
+                return Err(format!(
+                    "the field `{}` is a video, for which there is no layout; where it is a member, a column or a file of a \
+                     list, pack it as = \"bytes\", and read the result as = \"video\"",
+                    field.name
+                ));
             }
             FieldKind::Text => Self::Text,
             FieldKind::Integer => Self::Integer,

@@ -17,6 +17,7 @@ pub use call::CalledRow;
 pub use compile::{Foreground, PythonStart, SampleReader};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_protocol::tensor::{DType, Extent, TensorSpec};
 
@@ -37,6 +38,7 @@ use forebay_media::array::{ArrayType, check_ragged_type, check_type, write_array
 use forebay_order::Draws;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::location::{SampleBytes, SharedBytes};
+use forebay_workers::ForeignPool;
 
 /// All work of a stream on a sample after its bytes were fetched, and on a batch before it is published; shared by all
 /// threads.
@@ -61,7 +63,7 @@ pub struct SamplePlan {
     /// The index in which decoders record JPEG files.
     jpeg_index: Option<Arc<JpegIndex>>,
     /// The helper processes that decode videos.
-    helpers: Option<HelperPlan>,
+    helpers: Option<(HelperPlan, Arc<ForeignPool>)>,
 }
 
 #[derive(Debug)]
@@ -134,7 +136,13 @@ impl SamplePlan {
 
     /// The helper processes that decode videos, if there are videos.
     pub fn helpers(&self) -> Option<&HelperPlan> {
-        self.helpers.as_ref()
+        self.helpers.as_ref().map(|(plan, _)| plan)
+    }
+
+    /// CPU time of the processes that decode videos.
+    #[must_use]
+    pub fn decoders_cpu_time(&self) -> Duration {
+        self.helpers.as_ref().map_or(Duration::ZERO, |(_, pool)| pool.cpu_time())
     }
 
     /// The bucket of a sample, if there are buckets.

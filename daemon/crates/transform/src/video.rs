@@ -152,12 +152,13 @@ impl PlannedDecoders {
         Ok(pool)
     }
 
-    /// The helpers, if any were started.
-    pub(crate) fn started(&self) -> Option<HelperPlan> {
+    /// The helpers, if any were started, and their plan.
+    pub(crate) fn started(&self) -> Option<(HelperPlan, Arc<ForeignPool>)> {
         let (pool, decoders) = self.pool.as_ref()?;
         let ForeignSpec { helpers, memory_bytes, .. } = *pool.spec();
         let (most_pixels, decoders) = (self.most_pixels, decoders.clone());
-        Some(HelperPlan { helpers, memory_bytes, most_pixels, decoders })
+        let plan = HelperPlan { helpers, memory_bytes, most_pixels, decoders };
+        Some((plan, Arc::clone(pool)))
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! A frame is shown from its own time until the next one: the frame at a time is the last one that is not later.
 
-use std::fmt;
-
 use crate::codec::TimeBase;
 
 /// How frames are chosen.
@@ -81,26 +79,28 @@ pub struct Shown {
     pub time_base: TimeBase,
 }
 
-/// As a part of a sentence: `16 frames, each 4th, from a random place`.
-impl fmt::Display for Sampling {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { frames, clips, spacing, start, .. } = self;
-        if *clips > 1 {
-            write!(formatter, "{clips} clips of ")?;
-        }
-        write!(formatter, "{frames} frames")?;
-        match spacing {
-            Spacing::Whole => return write!(formatter, " over the whole"),
-            Spacing::Stride(1) => {}
-            Spacing::Stride(stride) => write!(formatter, " with stride {stride}")?,
-            Spacing::Rate(rate) => write!(formatter, " at {rate} a second")?,
-        }
-        match start {
-            Start::Random => write!(formatter, " from a random place"),
-            Start::Uniform if *clips > 1 => write!(formatter, " at equal distances"),
-            Start::Uniform => write!(formatter, " from the beginning"),
-            Start::Seconds(seconds) => write!(formatter, " from {seconds} s on"),
-        }
+impl Sampling {
+    /// As a part of a sentence: `16 frames with stride 4 from a random place`. `start`: where clips begin, if a field of
+    /// the samples says it.
+    #[must_use]
+    pub fn words(&self, start: Option<&str>) -> String {
+        let Self { frames, clips, spacing, .. } = self;
+        let clips = if *clips > 1 { format!("{clips} clips of ") } else { String::new() };
+        let spacing = match spacing {
+            Spacing::Whole => " over the whole".to_owned(),
+            Spacing::Stride(1) => String::new(),
+            Spacing::Stride(stride) => format!(" with stride {stride}"),
+            Spacing::Rate(rate) => format!(" at {rate} a second"),
+        };
+        let start = match (self.start, start) {
+            (_, Some(field)) => format!(" from the time in `{field}` on"),
+            _ if self.spacing == Spacing::Whole => String::new(),
+            (Start::Random, None) => " from a random place".to_owned(),
+            (Start::Uniform, None) if self.clips > 1 => " at equal distances".to_owned(),
+            (Start::Uniform, None) => " from the beginning".to_owned(),
+            (Start::Seconds(seconds), None) => format!(" from {seconds} s on"),
+        };
+        format!("{clips}{frames} frames{spacing}{start}")
     }
 }
 
@@ -148,6 +148,13 @@ impl Sampling {
             .iter()
             .flat_map(|number: &u64| number.to_le_bytes())
             .collect()
+    }
+
+    /// Whether clips begin at a time when a video has ended.
+    #[must_use]
+    pub fn begins_behind(&self, shown: &Shown) -> bool {
+        matches!(self.start, Start::Seconds(seconds)
+            if offset(shown, seconds).saturating_add(first(shown)) >= shown.end)
     }
 
     /// Whether a clip of this video needs no frame twice or from outside.

@@ -78,9 +78,14 @@ impl Stream {
     /// What is needed for the frames that a sampling chooses for a draw.
     ///
     /// # Errors
-    /// There are no frames, or too few; or as [`cut`](Self::cut).
+    /// There are no frames, or too few, or the clips begin behind the end; or as [`cut`](Self::cut).
     pub fn choose(&self, sampling: &Sampling, draw: u64) -> Result<Cut> {
         let shown = self.shown().ok_or_else(|| Refused("it shows no pictures".to_owned()))?;
+        if sampling.begins_behind(&shown) {
+            let length = shown.end.saturating_sub(shown.times.first().copied().unwrap_or(0));
+            let seconds = shown.time_base.seconds(length);
+            return refuse!("its clip begins behind its end: it lasts {seconds:.3} s");
+        }
         let wanted = sampling.choose(&shown, draw);
         self.cut(wanted.ok_or_else(|| Refused("it is shorter than a clip".to_owned()))?)
     }

@@ -27,6 +27,12 @@ pub use error::{Refused, Result};
 pub use read_at::{Failure, ReadAt};
 pub use table::Table;
 
+/// Whether a file begins as one of a container that is known.
+#[must_use]
+pub fn begins(bytes: &[u8]) -> bool {
+    matroska::begins(bytes) || mp4::begins(bytes)
+}
+
 /// Reads the table of a file of any container that is known.
 ///
 /// # Errors

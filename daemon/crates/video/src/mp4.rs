@@ -50,7 +50,7 @@ pub fn read<R: ReadAt>(source: R) -> Result<Table, Failure<R::Error>> {
     let mut file = Window::new(source);
     let length_bytes = file.length_bytes();
     if !begins(file.bytes(0, 12, FIRST_READ)?) {
-        return Ok(refuse!("not an MP4 or MOV file: it does not begin with a box")?);
+        return Ok(refuse!("it begins as no MP4, MOV, Matroska or WebM file")?);
     }
     let mut movie: Option<Movie> = None;
     let mut at = 0;

@@ -110,11 +110,12 @@ impl Table {
     /// # Errors
     /// There is none whose codec is known.
     pub fn into_video(self) -> Result<Stream> {
-        let Self { streams, unknown } = self;
+        let Self { streams, mut unknown } = self;
+        unknown.extend(streams.iter().map(|stream| stream.codec.name().to_owned()));
         streams.into_iter().find(Stream::is_video).ok_or_else(|| {
-            let unknown = unknown.join(", ");
+            let names = unknown.join(", ");
             crate::Refused(format!(
-                "it has no pictures of a codec that is read (other streams: {unknown})"
+                "it has no pictures of a codec that is read (its streams: {names})"
             ))
         })
     }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::arena::{Arena, side_start};
+use crate::cpu_times::CpuTimes;
 use crate::interpreter::Program;
 use crate::places::{Places, Turn};
 use crate::pool::{Lost, max_losses};
@@ -122,6 +123,7 @@ pub struct ForeignPool {
     spec: ForeignSpec,
     spawner: Arc<Spawner>,
     places: Places,
+    cpu_times: CpuTimes,
 }
 
 impl ForeignPool {
@@ -133,13 +135,19 @@ impl ForeignPool {
         let memory = crate::spec::sealed_memory(&spec.to_json())?;
         let spawner = Spawner::start(Program::Decoder, &memory, None, false, spec.withheld)?;
         let places = Places::new(spec.helpers.max(1), 1);
-        Ok(Self { spec, spawner, places })
+        Ok(Self { spec, spawner, places, cpu_times: CpuTimes::default() })
     }
 
     /// The settings that it was started with.
     #[must_use]
     pub fn spec(&self) -> &ForeignSpec {
         &self.spec
+    }
+
+    /// The CPU time of all helpers so far.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        self.cpu_times.total()
     }
 
     /// What a helper says of itself when it starts, as JSON; starts one.
@@ -302,6 +310,7 @@ impl ForeignPool {
             helper.take_own_cores();
             match helper.hello(Limit::Call(START_LIMIT), is_ending) {
                 Ok(hello) => {
+                    self.cpu_times.add(helper.process());
                     turn.worker = Some(helper);
                     return Ok(hello);
                 }

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::cli::values::{begin, described, numbers};
 
+/// The most frames of a video in a line.
+const FRAMES_ACROSS: usize = 8;
 /// Images with a longer side are drawn with every second, third, … pixel.
 const MAX_SIDE: usize = 512;
 /// The maximum number of classes in a mask.
@@ -126,10 +128,10 @@ fn field(tensor: &Tensor<'_>, spec: &TensorSpec, row: usize, classes: &Classes<'
     let row_bytes = shape.iter().product::<usize>() * size(tensor.dtype().size_bytes());
     let bytes = mixed_row(tensor, spec, row, row_bytes);
     let values = numbers(&bytes, tensor.dtype());
-    if let Some(picture) = picture(&values, &shape, spec) {
-        let mut picture = picture;
-        picture["name"] = name.into();
-        return picture;
+    let drawn = picture(&values, &shape, spec).or_else(|| frames(&values, &shape, spec));
+    if let Some(mut drawn) = drawn {
+        drawn["name"] = name.into();
+        return drawn;
     }
     if shape.is_empty()
         && tensor.dtype() == DType::I64
@@ -168,6 +170,45 @@ fn mixed_row<'t>(
     }
     pair.truncate(row_bytes);
     Cow::Owned(pair)
+}
+
+/// The frames of a video side by side, those of each clip in lines of their own; `None` if it is none.
+fn frames(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> {
+    let (counts, frame) = shape.split_at_checked(shape.len().checked_sub(3)?)?;
+    let [first, second, third] = <[usize; 3]>::try_from(frame).ok()?;
+    let (height, width, channels) =
+        if spec.channels_last { (first, second, third) } else { (second, third, first) };
+    let of_clip = *counts.last()?;
+    let count = counts.iter().product::<usize>();
+    if counts.len() > 2
+        || count * height * width == 0
+        || values.len() != count * first * second * third
+    {
+        return None;
+    }
+    let across = of_clip.min(FRAMES_ACROSS);
+    let step = (height.max(width) * across).div_ceil(MAX_SIDE);
+    let (drawn_height, drawn_width) = (height.div_ceil(step), width.div_ceil(step));
+    let lines = of_clip.div_ceil(across);
+    let all = [count / of_clip * lines * drawn_height, across * drawn_width, channels];
+    let mut drawn = vec![0.0; all.iter().product()];
+    for (number, frame) in values.chunks_exact(height * width * channels).enumerate() {
+        let (clip, place) = (number / of_clip, number % of_clip);
+        let (line, left) = (clip * lines + place / across, place % across);
+        for row in 0..drawn_height {
+            for column in 0..drawn_width {
+                let at = (line * drawn_height + row) * all[1] + left * drawn_width + column;
+                for channel in 0..channels {
+                    let from = match spec.channels_last {
+                        true => (row * step * width + column * step) * channels + channel,
+                        false => (channel * height + row * step) * width + column * step,
+                    };
+                    drawn[at * channels + channel] = frame[from];
+                }
+            }
+        }
+    }
+    picture(&drawn, &all, &TensorSpec { channels_last: true, ..spec.clone() })
 }
 
 /// The pixels of an image with three dimensions and 1, 3 or 4 channels: height × width × channels, one byte each.

@@ -136,11 +136,12 @@ impl Engine {
             .iter()
             .flat_map(StreamReport::python)
             .fold(0.0, |sum, function| sum + function.cpu_seconds);
+        let decoders: f64 = streams.iter().map(|stream| stream.decoders_cpu_seconds).sum();
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
         DaemonReport {
             uptime_seconds: self.clock.elapsed(self.started).as_secs_f64(),
-            cpu_seconds: cpu_time().as_secs_f64(),
+            cpu_seconds: cpu_time().as_secs_f64() + decoders,
             python_cpu_seconds,
             streams,
             sessions,
@@ -210,6 +211,7 @@ impl Engine {
             },
             memory_budget_bytes: stream.memory_bytes(),
             stages,
+            decoders_cpu_seconds: stream.plan.decoders_cpu_time().as_secs_f64(),
             batch_operations,
             batch_functions,
             requests: stream.requests(),

@@ -85,10 +85,10 @@ fn value_of<T: Copy>(words: &[(&str, T)], value: &Value) -> Option<T> {
 
 kinds! {
     /// The key `as`.
-    [pub(crate)] FormWord as Form: "\"image\", \"images\", \"text\", \"bytes\", \"integer\", \"float\", \"array\", \"audio\", \"sample-rate\" or \"video\"";
+    [pub(crate)] FormWord as Form: "\"image\", \"images\", \"text\", \"bytes\", \"integer\", \"float\", \"bool\", \"array\", \"audio\", \"sample-rate\" or \"video\"";
     read(value) { value_of(&FORMS, value) }
     write(out) { Value::String(word_of(&FORMS, *out).to_owned()) }
-    schema { "enum": ["image", "images", "text", "bytes", "integer", "float", "array", "audio", "sample-rate", "video"] }
+    schema { "enum": ["image", "images", "text", "bytes", "integer", "float", "bool", "array", "audio", "sample-rate", "video"] }
 
     /// The key `channels` of a sound.
     [pub(crate)] SoundChannels as Option<u16>: "\"mix\" or a whole number from 1 to 64";

@@ -160,7 +160,8 @@ fn type_of(kind: &FieldKind) -> Result<Type, String> {
         FieldKind::Sound { .. } => Err("its values are sounds".to_owned()),
         FieldKind::Video { .. } => Err("its values are videos".to_owned()),
         FieldKind::Bytes => {
-            Err("its values are bytes; in dataset.fields `as = \"text\"` makes them text"
+            Err("its values are bytes; if they are text, `as = \"text\"` in dataset.fields makes them comparable; samples \
+                 without it are left out by missing = \"skip\""
                 .to_owned())
         }
         FieldKind::Array { .. } | FieldKind::RaggedArray { .. } => {

@@ -108,6 +108,9 @@ forebay_keys::keys! {
     }
 }
 
+/// Why several clips at one time are refused, after the key.
+pub(crate) const SAME_CLIPS: &str = "of more than 1 would all begin at the same time; leave it out, or set `start` to \"random\" or \"uniform\"";
+
 /// The keys that are not those of any folder.
 const OWN: [&str; 6] = ["frames", "stride", "fps", "start", "clips", "short"];
 
@@ -121,6 +124,9 @@ pub(crate) fn split(config: &DatasetConfig) -> Result<(Sampling, DatasetConfig),
     let Some(spacing) = Spacing::of_keys(keys.stride, keys.fps, clips) else {
         return refuse("stride", "and dataset.fps exclude each other");
     };
+    if keys.clips > 1 && matches!(keys.start, Start::Seconds(_)) {
+        return refuse("clips", SAME_CLIPS);
+    }
     if keys.frames.saturating_mul(keys.clips) > MAX_WANTED {
         let message = format!("and dataset.clips make more than {MAX_WANTED} frames of a sample");
         return refuse("frames", &message);

@@ -63,6 +63,7 @@ impl Script {
                 ..Verdict::default()
             },
             streams: vec![StreamReport {
+                decoders_cpu_seconds: 0.0,
                 sharing: None,
                 supply: None,
                 feeding: None,

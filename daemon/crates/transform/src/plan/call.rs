@@ -55,11 +55,12 @@ impl SamplePlan {
         self.batch_functions().map(BatchBody::figures)
     }
 
-    /// CPU time of all workers.
+    /// CPU time of all workers, and of the processes that decode videos.
     #[must_use]
     pub fn workers_cpu_time(&self) -> Duration {
         let stages = (0..self.stages.len()).filter_map(|stage| self.python_figures(stage));
-        stages.chain(self.batch_function_figures()).map(|figures| figures.calls.cpu).sum()
+        let functions = stages.chain(self.batch_function_figures());
+        self.decoders_cpu_time() + functions.map(|figures| figures.calls.cpu).sum::<Duration>()
     }
 
     fn python(&self, stage: usize) -> Option<(&PythonBody, u64)> {

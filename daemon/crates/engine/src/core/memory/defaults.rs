@@ -5,13 +5,18 @@
 //! not depend on them.
 
 use crate::core::memory::machine::Machine;
-use crate::core::memory::{MemoryPlan, SCRATCH_BYTES_PER_THREAD};
+use crate::core::memory::{MemoryPlan, SCRATCH_BYTES_PER_THREAD, most_feeders};
 use crate::ground::stream::{Stream, USUAL_MEMORY_BYTES};
 
 /// Memory for large samples and further threads, as a multiple of the threads' memory.
 const ROOM_FOR_LARGE: u64 = 4;
 /// Minimal number of slots of a ring.
 const MIN_SLOTS: u16 = 3;
+/// Maximal number of slots, by default, of a ring whose rows come over a network.
+const MOST_SLOTS: u16 = 64;
+/// Maximal memory of such a ring, if it has more slots than others, and its part of a rank's memory.
+const MOST_RING_BYTES: u64 = 512 << 20;
+const RING_SHARE: u64 = 32;
 
 impl Stream {
     /// Chooses threads, slots and memory that are not configured, so that `local_ranks` such daemons fit the machine.
@@ -35,6 +40,16 @@ impl Stream {
         }
         let is_given = |key| self.config.is_given(&["ring", key]);
         let slots_are_open = !is_given("slots") && !is_given("hold");
+        if slots_are_open && self.reads_over_network() {
+            let ring_bytes = MOST_RING_BYTES.min(share / RING_SHARE);
+            let bytes = MemoryPlan::of(self, self.thread_count()).session_bytes();
+            let ring = &mut self.config.ring;
+            let slot_bytes = bytes / u64::from(ring.slots);
+            let fitting = ring_bytes.checked_div(slot_bytes).unwrap_or(0);
+            let slots = u16::try_from(fitting).unwrap_or(MOST_SLOTS).min(MOST_SLOTS);
+            ring.slots = ring.slots.max(slots);
+            ring.hold = ring.slots - 2;
+        }
         while slots_are_open && total(self) > most && self.config.ring.slots > MIN_SLOTS {
             self.config.ring.slots -= 1;
             self.config.ring.hold = self.config.ring.slots - 2;
@@ -51,6 +66,13 @@ impl Stream {
                 .min(share / 2);
             self.config.ring.memory = Some(roomy.max(plan.total_bytes()));
         }
+    }
+}
+
+impl Stream {
+    /// Whether rows come over a network: many are on their way together, and no more than the ring has room for.
+    fn reads_over_network(&self) -> bool {
+        self.storage.properties().requests.is_some() || most_feeders(&self.config.feeders) > 0
     }
 }
 
@@ -101,6 +123,19 @@ mod tests {
             (3..8).contains(&slots) && threads == 1 && mebibytes <= 288,
             "{slots}, {mebibytes}"
         );
+    }
+
+    #[test]
+    fn rows_over_a_network_have_more_slots_if_they_are_small() {
+        let far = "feeders.addresses=[\"127.0.0.1:7001\"]";
+        let slots = |keys: &[&str], gibibytes| chosen(keys, gibibytes, 8, 1).0;
+        assert_eq!(slots(&["batch.size=4"], 64), 8, "rows of this host");
+        assert_eq!(slots(&[far, "batch.size=4"], 64), 64);
+        assert_eq!(slots(&[far, "batch.size=64"], 64), 52, "512 MiB of batches of 10 MB");
+        assert_eq!(slots(&[far, "batch.size=64"], 8), 26, "a 32nd of the memory");
+        assert_eq!(slots(&[far, "batch.size=512"], 64), 8, "batches of 80 MB");
+        assert_eq!(slots(&[far, "batch.size=4", "ring.slots=5"], 64), 5);
+        assert_eq!(slots(&[far, "batch.size=4", "ring.hold=2"], 64), 8);
     }
 
     #[test]
