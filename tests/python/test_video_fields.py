@@ -130,6 +130,27 @@ def test_killed_decoders_change_nothing(dataset):
     assert killed
 
 
+def test_init_names_a_damaged_video_and_still_proposes_clips(tmp_path):
+    whole, folder = (VIDEOS / NAMES[0]).read_bytes(), tmp_path / "data"
+    folder.mkdir()
+    write_tar(folder / "v.tar", [("0.mp4", whole), ("1.mp4", whole[: len(whole) // 2]), ("2.mp4", b"")])
+    path = tmp_path / "train.toml"
+    done = run_program("init", folder, "-o", path)
+    assert 'mp4 = { from = "mp4", as = "video", frames = 16' in path.read_text()
+    assert "2 of the 3 samples that were read cannot be used" in done.stdout, done.stdout
+
+
+def test_the_time_of_decoders_counts(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with forebay.Loader(config(archive(folder), epochs=20)) as loader:
+        for _ in loader.epochs_left():
+            rows_of(loader)
+        stats = loader.stats()
+    decoders = stats["streams"][0]["decoders_cpu_seconds"]
+    assert 0 < decoders < stats["cpu_seconds"]
+
+
 def test_init_proposes_clips(dataset, tmp_path):
     path = tmp_path / "train.toml"
     run_program("init", dataset["path"], "-o", str(path))

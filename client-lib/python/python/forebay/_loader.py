@@ -296,7 +296,7 @@ class Loader:
         return state
 
     def load_state_dict(
-        self, state_dict: Mapping[str, Any], *, force: bool = False, compare_ranks: bool = True
+        self, state_dict: Union[Mapping[str, Any], str], *, force: bool = False, compare_ranks: bool = True
     ) -> None:
         """Resumes from a state, at any world size. The next iteration continues inside its epoch.
 

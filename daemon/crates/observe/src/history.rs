@@ -92,7 +92,7 @@ impl History {
         let process = ProcessMetrics::now();
         env!("CARGO_PKG_VERSION").clone_into(&mut report.release);
         report.pid = std::process::id();
-        report.cpu_seconds = process.cpu_seconds;
+        report.cpu_seconds = process.cpu_seconds + report.decoders_cpu_seconds();
         report.resident_bytes = process.resident_bytes;
         report.private_bytes = process.resident_bytes.saturating_sub(process.shared_bytes);
         let shown = report.sessions.first().map(|session| session.stream.as_str());

@@ -461,6 +461,14 @@ pub struct Substitution {
     pub unreadable: bool,
 }
 
+impl DaemonReport {
+    /// User and system time so far of the processes that decode videos.
+    #[must_use]
+    pub fn decoders_cpu_seconds(&self) -> f64 {
+        self.streams.iter().map(|stream| stream.decoders_cpu_seconds).sum()
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0

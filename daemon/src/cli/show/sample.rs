@@ -262,3 +262,30 @@ fn picture(values: &[f64], shape: &[usize], spec: &TensorSpec) -> Option<Value> 
         "levels": levels,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_side_by_side_and_clips_below_each_other() {
+        let spec = TensorSpec::dense("video", DType::U8, &[2, 3, 3, 1, 2]);
+        // Two clips of three frames of 2 × 1 pixels, in planes; the values count.
+        let values: Vec<f64> = (0..36).map(f64::from).collect();
+        let drawn = frames(&values, &[2, 3, 3, 1, 2], &spec).unwrap();
+        assert_eq!((drawn["width"].as_u64(), drawn["height"].as_u64()), (Some(6), Some(2)));
+        let pixels = BASE64_STANDARD.decode(drawn["pixels"].as_str().unwrap()).unwrap();
+        assert_eq!(pixels[..9], [0, 2, 4, 1, 3, 5, 6, 8, 10]);
+        assert_eq!(pixels[18..24], [18, 20, 22, 19, 21, 23]);
+        assert!(frames(&values, &[6, 6], &spec).is_none());
+        // More frames than fit into a line, and pixels that are left out.
+        let side = 2 * MAX_SIDE / FRAMES_ACROSS;
+        let long = vec![7.0; 9 * side * side * 3];
+        let drawn = frames(&long, &[9, 3, side, side], &spec).unwrap();
+        let sides = (MAX_SIDE as u64, (MAX_SIDE / 4) as u64);
+        assert_eq!(
+            (drawn["width"].as_u64(), drawn["height"].as_u64()),
+            (Some(sides.0), Some(sides.1))
+        );
+    }
+}

@@ -136,12 +136,10 @@ impl Engine {
             .iter()
             .flat_map(StreamReport::python)
             .fold(0.0, |sum, function| sum + function.cpu_seconds);
-        let decoders: f64 = streams.iter().map(|stream| stream.decoders_cpu_seconds).sum();
         let sessions = self.sessions.values().map(report_session).collect();
         let budget = &self.pool.shared.budget;
-        DaemonReport {
+        let mut report = DaemonReport {
             uptime_seconds: self.clock.elapsed(self.started).as_secs_f64(),
-            cpu_seconds: cpu_time().as_secs_f64() + decoders,
             python_cpu_seconds,
             streams,
             sessions,
@@ -159,7 +157,9 @@ impl Engine {
             stalls: self.stalls.borrow().stalls.clone(),
             metrics: self.metrics_address.map(|address| address.to_string()),
             ..DaemonReport::default()
-        }
+        };
+        report.cpu_seconds = cpu_time().as_secs_f64() + report.decoders_cpu_seconds();
+        report
     }
 
     fn report_stream(&self, number: usize, stream: &Stream) -> StreamReport {

@@ -112,6 +112,9 @@ fn clips_of_an_archive_are_those_of_a_folder() {
 fn a_field_says_where_a_clip_begins() {
     let folder = tempfile::tempdir().unwrap();
     let path = archive(&folder.path().join("data"), 3);
+    let behind = "v = { from = \"mp4\", as = \"video\", start = 2 }";
+    let reason = sample(&open_with("webdataset", &path, behind).unwrap(), 0).unwrap_err();
+    assert_eq!(reason, "`v`: its clip begins behind its end: it lasts 2.000 s");
     let fields = "begin = { from = \"json:start\", as = \"float\" }\n\
         video = { from = \"mp4\", as = \"video\", frames = 2, fps = 10, start_field = \"begin\", times = \"t\" }";
     let opened = open_with("webdataset", &path, fields).unwrap();
@@ -161,8 +164,13 @@ fn contradicting_keys_are_refused_by_name() {
     for (keys, expected) in [
         ("stride = 2, fps = 3", "`dataset.fields.v.stride` and `fps` exclude each other"),
         ("start = 1, start_field = \"v\"", "`dataset.fields.v.start_field` and `start` exclude"),
-        ("start_field = \"x\"", "`dataset.fields.v` has a `start_field` that is no field"),
-        ("times = \"v\"", "`dataset.fields.v` has `times` with the name of another field"),
+        (
+            "start_field = \"x\"",
+            "test.toml:6: `dataset.fields.v.start_field` is \"x\", and no field",
+        ),
+        ("start_field = \"v\"", "`dataset.fields.v.start_field` is \"v\", which is not a number"),
+        ("times = \"v\"", "`dataset.fields.v.times` is \"v\", the name of another field"),
+        ("clips = 2, start = 1", "`dataset.fields.v.clips` of more than 1 would all begin"),
         ("times = \"index\"", "`dataset.fields.v.times` is refused"),
         ("short = \"drop\"", "use \"pad\" or \"repeat\""),
         ("frames = 65536, clips = 2", "65536 frames"),
@@ -172,6 +180,15 @@ fn contradicting_keys_are_refused_by_name() {
         let message = open_with("webdataset", &path, &fields).unwrap_err();
         assert!(message.contains(expected), "{keys}: {message}");
     }
+    let two = "v = { from = \"mp4\", as = \"video\", times = \"t\" }\nw = { from = \"mp4\", as = \"video\", times = \"t\" }";
+    let message = open_with("webdataset", &path, two).unwrap_err();
+    assert!(message.contains("test.toml:7: `dataset.fields.w.times` is \"t\""), "{message}");
+    let message = open_with("webdataset", &path, "v = { from = \"mp4\", frames = 2 }").unwrap_err();
+    assert!(
+        message
+            .contains("`dataset.fields.v.frames` is a key of clips of videos: add as = \"video\""),
+        "{message}"
+    );
     assert_eq!(
         recognize(&config_for("auto", &path), OpenOptions::default()).unwrap(),
         "webdataset"
