@@ -81,9 +81,11 @@ def digest(batch):
     hasher = hashlib.blake2b()
     for name in sorted(batch):
         value = batch[name]
-        parts = [value.values, value.offsets] if isinstance(value, forebay.Ragged) else [value]
-        for part in parts:
-            hasher.update(numpy.ascontiguousarray(part).tobytes())
+        # Between the rows of a field that is not compact there are bytes of earlier batches.
+        rows = [numpy.asarray(row) for row in value] if isinstance(value, forebay.Ragged) else [value]
+        for row in rows:
+            hasher.update(str(row.shape).encode())
+            hasher.update(numpy.ascontiguousarray(row).tobytes())
     return hasher.hexdigest()
 
 
