@@ -140,6 +140,17 @@ def test_init_names_a_damaged_video_and_still_proposes_clips(tmp_path):
     assert "2 of the 3 samples that were read cannot be used" in done.stdout, done.stdout
 
 
+def test_init_takes_no_other_file_for_a_video(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(90)
+    write_tar(folder / "v.tar", [("0.heic", heic), ("0.bin", b""), ("1.heic", heic), ("1.bin", b"hello")])
+    path = tmp_path / "train.toml"
+    done = run_program("init", folder, "-o", path)
+    assert done.returncode == 0 and "cannot be used" not in done.stdout + done.stderr, done
+    assert path.read_text().count('as = "bytes"') == 2
+
+
 def test_the_time_of_decoders_counts(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()

@@ -293,7 +293,8 @@ keys! {
     /// The batches in shared memory.
     pub struct RingConfig = "ring", check check_ring {
         /// batches in shared memory, for each session; by default fewer where the machine's memory is small, and up to 64 in
-        /// 512 MiB where samples come from a URL or from feeders, since nothing is read ahead of them
+        /// 512 MiB where samples come from a URL or from feeders that the configuration names, since nothing is read
+        /// ahead of them
         pub slots: Slots, "batches", default(8);
         /// of these the user may keep at once
         pub hold: HeldSlots, "batches", default(0, "slots − 2");

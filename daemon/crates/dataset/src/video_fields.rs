@@ -180,6 +180,15 @@ fn clip_of<'a>(file: Cow<'a, [u8]>, sampling: &Sampling, draw: u64) -> Result<Cl
     })?;
     let stream = table.into_video().map_err(|Refused(reason)| Defect(reason))?;
     let cut = stream.choose(sampling, draw).map_err(|Refused(reason)| Defect(reason))?;
+    // Packets may overlap: the clip is no larger than the file, as its memory is planned.
+    let lengths = cut.ranges.iter().map(|range| range.end.saturating_sub(range.start));
+    let bytes = lengths.fold(0, u64::saturating_add);
+    if bytes > file.len() as u64 {
+        let all = file.len();
+        return Err(Defect(format!(
+            "its frames need {bytes} bytes of the {all} of the file: its packets overlap"
+        )));
+    }
     let data = data_of(file, &cut.ranges)
         .ok_or_else(|| Defect("its header names bytes that it does not have".to_owned()))?;
     stream.clip(&cut, data).map_err(|Refused(reason)| Defect(reason))

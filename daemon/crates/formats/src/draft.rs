@@ -94,6 +94,8 @@ pub(super) struct Seen {
     /// Fields of bytes of which every value that was read may be a video, and of texts of which each is the path of one, with the
     /// number of those that can be read.
     videos: BTreeMap<String, u64>,
+    /// Values of `videos` that cannot be read: the field, the sample and the reason.
+    damaged: Vec<(String, SampleId, String)>,
     /// Fields that some rows do not have.
     lacking: Vec<String>,
     /// The type of tokens, if it is inferred.
@@ -244,6 +246,11 @@ impl SeenArray {
         self.known.is_none() && (self.is_sound || self.is_ragged())
     }
 
+    /// Whether a value was read.
+    const fn is_seen(&self) -> bool {
+        self.rows.0 <= self.rows.1
+    }
+
     fn is_ragged(&self) -> bool {
         self.differs.unwrap_or(self.rows.0 < self.rows.1)
     }
@@ -303,12 +310,9 @@ impl Seen {
                 .and_then(|()| seen.add(dataset, id, SampleBytes::new(&bytes, &ends)));
             seen.samples += 1;
             if let Err(reason) = read {
-                seen.defects.0 += 1;
-                if seen.defects.1.len() < MAX_DEFECTS {
-                    let mut name = Vec::new();
-                    dataset.append_name(id, &mut name);
-                    seen.defects.1.push((storage.full_path(&name), reason));
-                }
+                let mut name = Vec::new();
+                dataset.append_name(id, &mut name);
+                seen.add_defect(storage.full_path(&name), reason);
             }
             read_bytes += bytes.len() as u64;
             if read_bytes >= MAX_READ_BYTES {
@@ -316,8 +320,13 @@ impl Seen {
             }
         }
         seen.settle_media();
+        for (_, id, reason) in std::mem::take(&mut seen.damaged) {
+            let mut name = Vec::new();
+            dataset.append_name(id, &mut name);
+            seen.add_defect(storage.full_path(&name), reason);
+        }
         seen.is_all = seen.samples == all;
-        seen.arrays.retain(|array| array.rows.0 <= array.rows.1);
+        seen.arrays.retain(SeenArray::is_seen);
         let probable_bytes = (read_bytes / seen.samples.max(1)).saturating_mul(all);
         let is_small = all <= MAX_WHOLE.0 && probable_bytes <= MAX_WHOLE.1;
         let needs_all = seen.arrays.iter().any(SeenArray::needs_all);
@@ -341,6 +350,13 @@ impl Seen {
         Ok(seen)
     }
 
+    fn add_defect(&mut self, path: PathBuf, reason: String) {
+        self.defects.0 += 1;
+        if self.defects.1.len() < MAX_DEFECTS {
+            self.defects.1.push((path, reason));
+        }
+    }
+
     fn add(
         &mut self,
         dataset: &dyn Dataset,
@@ -349,7 +365,6 @@ impl Seen {
     ) -> Result<(), String> {
         let mut values = Vec::with_capacity(dataset.fields().len());
         dataset.read(id, bytes, &mut values).map_err(|defect| defect.0)?;
-        let mut damaged = Vec::new();
         for (field, value) in dataset.fields().iter().zip(&values) {
             let names = self.classes.iter_mut().find(|names| names.field == field.name);
             if let (Some(names), FieldValue::Text(text)) = (names, value) {
@@ -368,16 +383,14 @@ impl Seen {
             }
             match video_defect(value) {
                 None => *good += 1,
-                Some(reason) => damaged.push((field.name.clone(), reason)),
+                Some(reason) => {
+                    let reason = format!("`{}`: {reason}", field.name);
+                    self.damaged.push((field.name.clone(), id, reason));
+                }
             }
         }
         self.measure(dataset, &values);
-        let is_video = |name: &&String| self.videos.contains_key(*name);
-        damaged.retain(|(name, _)| is_video(&name));
-        match damaged.pop() {
-            Some((name, reason)) => Err(format!("`{name}`: {reason}")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Records the lengths of arrays and sounds.
@@ -470,6 +483,12 @@ impl Seen {
             self.pictures.clear();
             self.videos.clear();
         }
+        let is_sound = |name: &str| {
+            self.arrays.iter().any(|array| array.name == name && array.is_sound && array.is_seen())
+        };
+        self.videos.retain(|name, good| *good > 0 && !is_sound(name));
+        let Self { videos, damaged, .. } = self;
+        damaged.retain(|(name, ..)| videos.contains_key(name));
         for field in &mut self.fields {
             if self.pictures.contains(&field.name) {
                 field.kind = FieldKind::EncodedImage;
@@ -480,7 +499,7 @@ impl Seen {
     /// The videos of a format that takes paths of files, or does not.
     fn videos(&self, takes_paths: bool) -> impl Iterator<Item = &Field> {
         let is_taken = move |field: &&Field| takes_paths || field.kind == FieldKind::Bytes;
-        self.fields.iter().filter(is_taken).filter(|field| self.videos.get(&field.name) > Some(&0))
+        self.fields.iter().filter(is_taken).filter(|field| self.videos.contains_key(&field.name))
     }
 
     /// The rules, with fields of bytes that contain pictures, sounds or videos changed to those.

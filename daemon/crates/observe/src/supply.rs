@@ -117,7 +117,7 @@ impl FeedingReport {
     fn of(stream: &StreamReport, report: &DaemonReport) -> Option<Self> {
         let per_row = |cpu: f64, rows: u64| if rows > 0 { cpu / rows as f64 } else { 0.0 };
         let stages = stream.stages.iter().skip(1);
-        let rows = stream.stages.last().map_or(0, |stage| stage.measured_tasks);
+        let rows = stream.stages.last().map_or(0, |stage| stage.num_tasks);
         let decoders = per_row(stream.decoders_cpu_seconds, rows);
         let cpu_seconds_per_row: f64 = stages
             .map(|stage| {

@@ -12,6 +12,8 @@ use crate::ground::stream::{Stream, USUAL_MEMORY_BYTES};
 const ROOM_FOR_LARGE: u64 = 4;
 /// Minimal number of slots of a ring.
 const MIN_SLOTS: u16 = 3;
+/// The defaults of the keys `ring.slots` and `ring.hold`.
+const USUAL_SLOTS_AND_HOLD: (u16, u16) = (8, 6);
 /// Maximal number of slots, by default, of a ring whose rows come over a network.
 const MOST_SLOTS: u16 = 64;
 /// Maximal memory of such a ring, if it has more slots than others, and its part of a rank's memory.
@@ -40,8 +42,14 @@ impl Stream {
         }
         let is_given = |key| self.config.is_given(&["ring", key]);
         let slots_are_open = !is_given("slots") && !is_given("hold");
-        if slots_are_open && self.reads_over_network() {
-            let ring_bytes = MOST_RING_BYTES.min(share / RING_SHARE);
+        let ring = &self.config.ring;
+        // A feeder has set its own.
+        let are_usual = slots_are_open && (ring.slots, ring.hold) == USUAL_SLOTS_AND_HOLD;
+        if are_usual && self.reads_over_network() {
+            // Of a given ceiling half is left for what sessions share.
+            let sessions = u64::from(self.config.listen.max_sessions).max(1);
+            let of_memory = given.map_or(u64::MAX, |given| given / (2 * sessions));
+            let ring_bytes = MOST_RING_BYTES.min(share / RING_SHARE).min(of_memory);
             let bytes = MemoryPlan::of(self, self.thread_count()).session_bytes();
             let ring = &mut self.config.ring;
             let slot_bytes = bytes / u64::from(ring.slots);
@@ -134,6 +142,11 @@ mod tests {
         assert_eq!(slots(&[far, "batch.size=64"], 64), 52, "512 MiB of batches of 10 MB");
         assert_eq!(slots(&[far, "batch.size=64"], 8), 26, "a 32nd of the memory");
         assert_eq!(slots(&[far, "batch.size=512"], 64), 8, "batches of 80 MB");
+        assert_eq!(
+            slots(&[far, "batch.size=64", "ring.memory=1GiB"], 64),
+            13,
+            "an eighth of 1 GiB"
+        );
         assert_eq!(slots(&[far, "batch.size=4", "ring.slots=5"], 64), 5);
         assert_eq!(slots(&[far, "batch.size=4", "ring.hold=2"], 64), 8);
     }
