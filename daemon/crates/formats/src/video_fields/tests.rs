@@ -194,3 +194,24 @@ fn contradicting_keys_are_refused_by_name() {
         "webdataset"
     );
 }
+
+#[test]
+fn packets_that_overlap_make_no_clip_larger_than_its_file() {
+    /// Made by `make.py` beside it: each frame is a chunk of its own.
+    const CHUNKS: &[u8] = include_bytes!("../../../video/fixtures/h264-audio.mp4");
+    let folder = tempfile::tempdir().unwrap();
+    let mut video = CHUNKS.to_vec();
+    let table = video.windows(4).position(|bytes| bytes == b"stco").unwrap() + 12;
+    let last = u32::try_from(video.len() - 3000).unwrap();
+    for (place, offset) in video[table..table + 4 * 59].chunks_exact_mut(4).enumerate() {
+        // By turns at the beginning and at the end of the file: each group of pictures spans all of it.
+        offset.copy_from_slice(&if place % 2 == 0 { 48_u32 } else { last }.to_be_bytes());
+    }
+    let root = folder.path().join("data");
+    write_aged(&root.join("v.tar"), &tar::archive(&[("0.mp4", CHUNKS), ("1.mp4", &video)]));
+    let fields = "v = { from = \"mp4\", as = \"video\", frames = 5, stride = 12, start = 0.2 }";
+    let opened = open_with("webdataset", &root, fields).unwrap();
+    assert!(sample(&opened, 0).unwrap()[0].starts_with("video ["));
+    let reason = sample(&opened, 1).unwrap_err();
+    assert!(reason.starts_with("`v`: its frames need ") && reason.ends_with("overlap"), "{reason}");
+}
