@@ -3,7 +3,8 @@
 //! The trait [`Dataset`] is the interface to the engine and the operations. `field` describes samples, `opening` has
 //! the inputs and results of opening a dataset, `joined` combines several datasets. The crate `formats` has the
 //! formats, the crate `index` has saved indexes, and a `storage` reads bytes. `selected` is a dataset of which only some
-//! samples are used, `video_fields` makes clips of fields that are video files, and `columns` what conditions on samples are evaluated on.
+//! samples are used, `video_fields` makes clips of fields that are video files, and `columns` has what conditions on
+//! samples are evaluated on.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +46,7 @@ pub use opening::{IndexReport, OpenOptions, Opened};
 pub use progress::{FilesRead, ProgressCallback, ScanProgress, TextsMade, no_progress};
 pub use selected::Selected;
 pub use sound::{SoundCoding, SoundHeader};
-pub use video_fields::{VideoField, WithVideos, times_of};
+pub use video_fields::{VideoField, WithVideos, times_of, video_kinds};
 pub use weights::{SampleWeights, read_weights};
 
 use std::path::PathBuf;

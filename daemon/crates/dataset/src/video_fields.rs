@@ -60,57 +60,25 @@ impl WithVideos {
         videos: Vec<VideoField>,
     ) -> Result<Self, (String, &'static str, String)> {
         let mut fields = inner.fields().to_vec();
-        let mut placed = Vec::with_capacity(videos.len());
+        let mut placed: Vec<PlacedVideo> = Vec::with_capacity(videos.len());
         let mut hasher = blake3::Hasher::new_derive_key("forebay dataset with videos in fields");
         hasher.update(&inner.fingerprint());
         for video in videos {
-            let refused = |key, reason: String| (video.name.clone(), key, reason);
-            let place_of = |name: &str| fields.iter().position(|field| field.name == name);
-            let place =
-                place_of(&video.name).filter(|place| fields[*place].kind == FieldKind::Bytes);
-            let place = place.ok_or_else(|| refused("from", "is no file".to_owned()))?;
-            let start_place = match &video.start_field {
-                None => None,
-                Some(name) => match place_of(name) {
-                    Some(place) if is_number(&fields[place].kind) => Some(place),
-                    Some(_) => {
-                        let reason = format!(
-                            "is {name:?}, which is not a number; give that field as = \"float\""
-                        );
-                        return Err(refused("start_field", reason));
-                    }
-                    None => {
-                        let reason = format!(
-                            "is {name:?}, and no field has this name; add {name} = {{ from = …, as = \"float\" }} to \
-                             dataset.fields"
-                        );
-                        return Err(refused("start_field", reason));
-                    }
-                },
-            };
-            let is_taken = |times: &str| {
-                let of_video = |placed: &PlacedVideo| placed.video.times.as_deref() == Some(times);
-                place_of(times).is_some() || placed.iter().any(of_video)
-            };
-            if let Some(times) = video.times.as_deref().filter(|times| is_taken(times)) {
-                let reason = format!("is {times:?}, the name of another field; choose another one");
-                return Err(refused("times", reason));
-            }
             for name in [Some(&video.name), video.start_field.as_ref(), video.times.as_ref()] {
                 let name = name.map_or("", String::as_str);
                 hasher.update(&(name.len() as u64).to_le_bytes());
                 hasher.update(name.as_bytes());
             }
             hasher.update(&video.sampling.identity());
+            let found = PlacedVideo::find(&video, &fields);
+            let (place, start_place) =
+                found.map_err(|(key, why)| (video.name.clone(), key, why))?;
+            let (video_kind, times_kind) = video_kinds(&video.sampling);
+            fields[place].kind = video_kind;
+            if let Some(name) = video.times.clone() {
+                fields.push(Field { name, kind: times_kind });
+            }
             placed.push(PlacedVideo { video, place, start_place });
-        }
-        for PlacedVideo { video: VideoField { sampling, times, .. }, place, .. } in &placed {
-            let clips = (sampling.clips > 1).then_some(u64::from(sampling.clips));
-            let frames = u64::from(sampling.frames);
-            fields[*place].kind = FieldKind::Video { clips, frames: Some(frames) };
-            let shape = clips.into_iter().chain([frames]).collect();
-            let kind = FieldKind::Array { dtype: DType::F64, shape };
-            fields.extend(times.clone().map(|name| Field { name, kind }));
         }
         let fingerprint = *hasher.finalize().as_bytes();
         Ok(Self { inner, fields, videos: placed, fingerprint })
@@ -124,10 +92,7 @@ impl WithVideos {
             let in_field = |Defect(reason)| Defect(format!("`{name}`: {reason}"));
             let clip = placed.clip(draw, values).map_err(in_field)?;
             if times.is_some() {
-                let Sampling { clips, frames, .. } = placed.video.sampling;
-                let clips = (clips > 1).then_some(u64::from(clips));
-                let shape: Vec<u64> = clips.into_iter().chain([u64::from(frames)]).collect();
-                further.push(FieldValue::Array(times_of(&clip, shape)));
+                further.push(FieldValue::Array(times_of(&clip, &placed.video.sampling)));
             }
             values[placed.place] = FieldValue::Video(Box::new(clip));
         }
@@ -137,6 +102,37 @@ impl WithVideos {
 }
 
 impl PlacedVideo {
+    /// The places of a video and of the field with its start.
+    ///
+    /// # Errors
+    /// A key names no such field, or the name of another one: the key and the reason.
+    fn find(
+        video: &VideoField,
+        fields: &[Field],
+    ) -> Result<(usize, Option<usize>), (&'static str, String)> {
+        let place_of = |name: &str| fields.iter().position(|field| field.name == name);
+        let place = place_of(&video.name).filter(|place| fields[*place].kind == FieldKind::Bytes);
+        let place = place.ok_or_else(|| ("from", "is no file".to_owned()))?;
+        if let Some(times) = video.times.as_deref().filter(|times| place_of(times).is_some()) {
+            let reason = format!("is {times:?}, the name of another field; choose another one");
+            return Err(("times", reason));
+        }
+        let Some(name) = &video.start_field else { return Ok((place, None)) };
+        match place_of(name) {
+            Some(start) if is_number(&fields[start].kind) => Ok((place, Some(start))),
+            Some(_) => {
+                let reason = "which is not a number; give that field as = \"float\"";
+                Err(("start_field", format!("is {name:?}, {reason}")))
+            }
+            None => {
+                let add = format!("{name} = {{ from = …, as = \"float\" }}");
+                let reason =
+                    format!("is {name:?}, and no field has this name; add {add} to dataset.fields");
+                Err(("start_field", reason))
+            }
+        }
+    }
+
     fn clip<'a>(&self, draw: u64, values: &mut [FieldValue<'a>]) -> Result<Clip<'a>, Defect> {
         let mut sampling = self.video.sampling;
         if let Some(start) = self.start_place.and_then(|place| values.get(place)) {
@@ -152,8 +148,11 @@ impl PlacedVideo {
 
 /// Whether a sample has one number of the kind.
 fn is_number(kind: &FieldKind) -> bool {
-    let is_scalar = |kind: &FieldKind| matches!(kind, FieldKind::Array { dtype, shape } if shape.is_empty() && *dtype != DType::Bool);
-    matches!(kind, FieldKind::Integer | FieldKind::Float) || is_scalar(kind)
+    match kind {
+        FieldKind::Integer | FieldKind::Float => true,
+        FieldKind::Array { dtype, shape } => shape.is_empty() && *dtype != DType::Bool,
+        _ => false,
+    }
 }
 
 /// The time at which a clip begins.
@@ -205,11 +204,18 @@ fn data_of<'a>(file: Cow<'a, [u8]>, ranges: &[Range<u64>]) -> Option<Cow<'a, [u8
     Some(Cow::Owned(parts.concat()))
 }
 
-/// When each frame of a clip is shown, in seconds.
-pub fn times_of<'a>(clip: &Clip<'_>, shape: impl Into<Cow<'a, [u64]>>) -> ArrayValue<'a> {
+/// The kinds of a field of clips, and of one with their times.
+pub fn video_kinds(sampling: &Sampling) -> (FieldKind, FieldKind) {
+    let clips = (sampling.clips > 1).then_some(u64::from(sampling.clips));
+    let video = FieldKind::Video { clips, frames: Some(u64::from(sampling.frames)) };
+    (video, FieldKind::Array { dtype: DType::F64, shape: sampling.shape() })
+}
+
+/// When each frame is shown, in seconds.
+pub fn times_of(clip: &Clip<'_>, sampling: &Sampling) -> ArrayValue<'static> {
     let seconds = clip.wanted.iter().map(|time| clip.time_base.seconds(*time));
     let bytes: Vec<u8> = seconds.flat_map(f64::to_le_bytes).collect();
-    ArrayValue::new(DType::F64, shape, bytes)
+    ArrayValue::new(DType::F64, sampling.shape(), bytes)
 }
 
 impl FileTable for WithVideos {

@@ -248,16 +248,12 @@ fn read_rule(name: &str, located: &Located, source: Source) -> Result<ColumnRule
         }
         _ => None,
     };
-    match form {
-        Some(Form::Video) => drop(video_fields::take_keys(name, &mut section)?),
-        Some(Form::Audio) => {}
-        _ => {
-            if let Some(key) = video_fields::KEYS.into_iter().find(|key| has(&section, key)) {
-                let path = section.key_path(key);
-                let message = format!("`{path}` is a key of clips of videos: add as = \"video\"");
-                return Err(section.error(message));
-            }
-        }
+    if form == Some(Form::Video) {
+        video_fields::take_keys(name, &mut section)?;
+    } else if let Some(key) = video_fields::OWN_KEYS.into_iter().find(|key| has(&section, key)) {
+        let path = section.key_path(key);
+        let message = format!("`{path}` is a key of clips of videos: add as = \"video\"");
+        return Err(section.error(message));
     }
     section.finish()?;
     if let Some(reason) = name_fault(name) {

@@ -91,8 +91,8 @@ pub(super) struct Seen {
     classes: Vec<SeenNames>,
     /// Fields of bytes of which every value that was read begins as a picture.
     pictures: BTreeSet<String>,
-    /// Fields of bytes of which every value that was read may be a video, and of texts of which each is the path of one, with the
-    /// number of those that can be read.
+    /// Fields whose every value may be a video (of bytes) or the path of one (of texts), with the number of values that
+    /// can be read.
     videos: BTreeMap<String, u64>,
     /// Values of `videos` that cannot be read: the field, the sample and the reason.
     damaged: Vec<(String, SampleId, String)>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_config::DatasetConfig;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Dataset, VideoField, WithVideos};
-use forebay_keys::{ConfigError, Located, Section, Value, kinds};
+use forebay_keys::{ConfigError, Located, Section, SourceLocation, Value, kinds};
 use forebay_video::choose::{Sampling, Short, Spacing, Start};
 use forebay_video::clip::MAX_WANTED;
 
@@ -16,9 +16,9 @@ use crate::video_folder::{ClipStart, FrameCount, FrameRate, SAME_CLIPS, ShortVid
 
 /// The value of the key `as`.
 const VIDEO: &str = "video";
-/// The keys of a video, by which a field without `as = "video"` is recognised.
-pub(super) const KEYS: [&str; 8] =
-    ["frames", "stride", "fps", "start_field", "clips", "short", "times", "start"];
+/// The keys that only a video has, by which a field without `as = "video"` is recognised: `start` is one of sounds, too.
+pub(super) const OWN_KEYS: [&str; 7] =
+    ["frames", "stride", "fps", "start_field", "clips", "short", "times"];
 /// The frames of a clip, unless the configuration says how many.
 const USUAL_FRAMES: u32 = 16;
 
@@ -76,8 +76,8 @@ pub(super) fn take_keys(name: &str, section: &mut Section) -> Result<VideoField,
     Ok(VideoField { name: name.to_owned(), sampling, start_field, times })
 }
 
-/// The videos among the fields of a configuration.
-fn of_config(config: &DatasetConfig) -> Result<Vec<VideoField>, ConfigError> {
+/// The videos among the fields of a configuration, and where each one is in it.
+fn of_config(config: &DatasetConfig) -> Result<Vec<(VideoField, SourceLocation)>, ConfigError> {
     let mut videos = Vec::new();
     let fields = config.own.clone().take_located("fields").map(|fields| fields.value);
     let Some(Value::Table(fields)) = fields else { return Ok(videos) };
@@ -86,8 +86,9 @@ fn of_config(config: &DatasetConfig) -> Result<Vec<VideoField>, ConfigError> {
             key == "as" && located.value.as_text() == Some(VIDEO)
         };
         if matches!(&located.value, Value::Table(keys) if keys.iter().any(is_video)) {
-            let path = format!("dataset.fields.{name}");
-            videos.push(take_keys(&name, &mut Section::new(path, located, Path::new("/"))?)?);
+            let (path, location) = (format!("dataset.fields.{name}"), located.location.clone());
+            let mut section = Section::new(path, located, Path::new("/"))?;
+            videos.push((take_keys(&name, &mut section)?, location));
         }
     }
     Ok(videos)
@@ -101,16 +102,15 @@ pub(super) fn with_videos(
     config: &DatasetConfig,
     dataset: Arc<dyn Dataset>,
 ) -> Result<Arc<dyn Dataset>, DatasetError> {
-    let videos = of_config(config)?;
-    if videos.is_empty() {
+    let found = of_config(config)?;
+    if found.is_empty() {
         return Ok(dataset);
     }
+    let videos = found.iter().map(|(video, _)| video.clone()).collect();
     let made = WithVideos::new(dataset, videos).map_err(|(name, key, reason)| {
         let message = format!("`dataset.fields.{name}.{key}` {reason}");
-        let fields = config.own.clone().take_located("fields").map(|fields| fields.value);
-        let Some(Value::Table(fields)) = fields else { return config.own.error(message) };
-        match fields.iter().find(|(field, _)| *field == name) {
-            Some((_, field)) => ConfigError::new(&field.location, message),
+        match found.iter().find(|(video, _)| video.name == name) {
+            Some((_, location)) => ConfigError::new(location, message),
             None => config.own.error(message),
         }
     })?;

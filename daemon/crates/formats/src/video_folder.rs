@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::DType;
 use forebay_select::SubsetBuilder;
 use forebay_video::choose::{Sampling, Short};
 use forebay_video::table::Stream;
@@ -27,6 +26,7 @@ use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_dataset::{
     Dataset, Defect, Description, Field, FieldKind, FieldValue, IndexBytes, Selected, times_of,
+    video_kinds,
 };
 use forebay_index::folder::classes::class_summary;
 use forebay_index::folder::index::FolderIndex;
@@ -121,13 +121,8 @@ struct Videos {
 impl Videos {
     fn new(index: FolderIndex, tables: Tables, sampling: Sampling) -> Self {
         let field = |name: &str, kind| Field { name: name.to_owned(), kind };
-        let clips = (sampling.clips > 1).then_some(u64::from(sampling.clips));
-        let frames = u64::from(sampling.frames);
-        let shape = clips.into_iter().chain([frames]).collect();
-        let mut fields = vec![
-            field("video", FieldKind::Video { clips, frames: Some(frames) }),
-            field("times", FieldKind::Array { dtype: DType::F64, shape }),
-        ];
+        let (video, times) = video_kinds(&sampling);
+        let mut fields = vec![field("video", video), field("times", times)];
         if !index.classes().is_empty() {
             fields.push(field("label", FieldKind::Integer));
         }
@@ -215,10 +210,7 @@ impl Dataset for Videos {
     ) -> Result<(), Defect> {
         let (stream, cut) = self.cut(id, draw)?;
         let clip = stream.clip(&cut, bytes.all()).map_err(|refused| Defect(refused.0))?;
-        let FieldKind::Array { shape, .. } = &self.fields[1].kind else {
-            return Err(Defect("times are no array".to_owned()));
-        };
-        let times = times_of(&clip, &shape[..]);
+        let times = times_of(&clip, &self.sampling);
         values.push(FieldValue::Video(Box::new(clip)));
         values.push(FieldValue::Array(times));
         values.extend(self.class(id).map(FieldValue::Integer));

@@ -130,6 +130,13 @@ impl Sampling {
         Some(wanted)
     }
 
+    /// The dimensions of a sample's frames: `[frames]`, with several clips `[clips, frames]`.
+    #[must_use]
+    pub fn shape(&self) -> Vec<u64> {
+        let clips = (self.clips > 1).then_some(self.clips);
+        clips.into_iter().chain([self.frames]).map(u64::from).collect()
+    }
+
     /// Bytes that differ if other frames are chosen of the same video for the same draw.
     #[must_use]
     pub fn identity(&self) -> Vec<u8> {

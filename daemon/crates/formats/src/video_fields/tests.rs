@@ -197,7 +197,7 @@ fn contradicting_keys_are_refused_by_name() {
 
 #[test]
 fn packets_that_overlap_make_no_clip_larger_than_its_file() {
-    /// Made by `make.py` beside it: each frame is a chunk of its own.
+    /// A video of `make.py` in whose file each frame is a separate chunk.
     const CHUNKS: &[u8] = include_bytes!("../../../video/fixtures/h264-audio.mp4");
     let folder = tempfile::tempdir().unwrap();
     let mut video = CHUNKS.to_vec();
