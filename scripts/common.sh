@@ -18,7 +18,7 @@ export PATH
 # rust-toolchain.toml pins the compiler of CI. If it is not installed, the scripts use the default one: nothing is downloaded.
 if command -v rustup >/dev/null 2>&1 && [ -z "${RUSTUP_TOOLCHAIN:-}" ]; then
     pinned="$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)"
-    if ! (cd / && rustup toolchain list) 2>/dev/null | grep -q "^$pinned\b"; then
+    if ! (cd / && rustup toolchain list) 2>/dev/null | grep "^$pinned\b" >/dev/null; then
         active="$(cd / && rustup show active-toolchain 2>/dev/null | awk '{ print $1 }')" || active=""
         # Without a default one, rustup installs the pinned one.
         [ -z "$active" ] || export RUSTUP_TOOLCHAIN="$active"
