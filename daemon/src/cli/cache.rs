@@ -171,7 +171,7 @@ fn fill(config: &Config, dataset: &DatasetConfig) -> anyhow::Result<bool> {
             .map_err(|error| Fault { kind: FaultKind::Config, message: error.to_string() })
     };
     let opened = opening.watched(open, |_| {}).map_err(|fault| anyhow::anyhow!(fault.message))?;
-    if forebay_formats::makes_tokens(dataset) {
+    if forebay_formats::makes_files(dataset) {
         // Nothing else of it is read.
         return Ok(true);
     }

@@ -25,6 +25,7 @@ mod labels;
 mod layouts;
 mod lerobot;
 mod litdata;
+mod made_files;
 mod manifest;
 mod mds;
 mod npy;
@@ -58,4 +59,4 @@ pub use layouts::{Layout, find_layout};
 pub use propose::{
     Proposal, build_index, open, open_configured, propose, recognize, settle_format,
 };
-pub use registry::{format_names, format_tables, makes_tokens, resolve_keys, root_of, roots_of};
+pub use registry::{format_names, format_tables, makes_files, resolve_keys, root_of, roots_of};

@@ -21,7 +21,7 @@ use crate::parquet::Parquet;
 use crate::records::{self, RecordKeys, Records};
 use crate::selection;
 use crate::storages;
-use crate::tables::Tables;
+use crate::tables::{TableKind, Tables};
 use crate::tfrecord::TfRecord;
 use crate::video_fields::with_videos;
 use crate::video_folder::VideoFolderKeys;
@@ -69,8 +69,17 @@ pub(super) struct Format {
     unpacks: bool,
     keys: Table,
     resolve: fn(&mut Section) -> Result<(), ConfigError>,
-    open: Opener,
+    open: Open,
     pub(super) draft: DraftWriter,
+}
+
+/// How a dataset of a format is opened.
+#[derive(Clone, Copy)]
+enum Open {
+    /// Its samples are in the files of its path.
+    Files(Opener),
+    /// Its samples are in files that are made of those of its path.
+    Made(fn(&DatasetConfig, OpenOptions<'_>) -> Result<Opened, DatasetError>),
 }
 
 impl Format {
@@ -102,7 +111,7 @@ const fn format<T: Keys>(format: &FolderFormat, open: Opener, draft: DraftWriter
         unpacks: false,
         keys: T::TABLE,
         resolve: Section::resolve::<T>,
-        open,
+        open: Open::Files(open),
         draft,
     }
 }
@@ -118,6 +127,21 @@ const fn indexed<F: indexed::Format>() -> Format {
         has_versions: true,
         unpacks: F::UNPACKS,
         ..format::<F::Keys>(&F::FORMAT, indexed::open::<F>, F::draft)
+    }
+}
+
+/// The entry of windows of a format of tables.
+const fn windows_of_tables<K: TableKind>() -> Format {
+    Format {
+        reads: |_, name| <Tables<K> as indexed::Format>::reads(name),
+        root: |path| <Tables<K> as indexed::Format>::split(path).0,
+        has_saved_index: |_, _, _| false,
+        has_versions: true,
+        marks: K::TABLES.marks,
+        folder: K::TABLES.format,
+        name: K::TABLES.format.name,
+        open: Open::Made(windows::open_tables::<K>),
+        ..indexed::<Windows<NpyRows>>()
     }
 }
 
@@ -159,7 +183,12 @@ static FORMATS: [Format; 19] = [
 ];
 
 /// The formats of a configuration with `[dataset.windows]`.
-static WINDOWED: [Format; 2] = [indexed::<Windows<NpyRows>>(), indexed::<Windows<ZarrRows>>()];
+static WINDOWED: [Format; 4] = [
+    indexed::<Windows<NpyRows>>(),
+    indexed::<Windows<ZarrRows>>(),
+    windows_of_tables::<Arrow>(),
+    windows_of_tables::<Parquet>(),
+];
 
 /// Formats of tests, which are not in the reference.
 static TEST_FORMATS: &[Format] = &[
@@ -239,16 +268,20 @@ pub fn root_of(config: &DatasetConfig) -> PathBuf {
     configured(config).map_or_else(|| config.path.clone(), |format| format.samples_root(config))
 }
 
-/// The root, the folder or file that lists the samples, and the folder of the tokens that are made of them.
+/// The root, the folder or file that lists the samples, and the folder of the files that are made of them.
 pub fn roots_of(config: &DatasetConfig) -> Vec<PathBuf> {
     let listed = configured(config).map(|format| (format.root)(&config.path));
-    let tokens = texts::of_texts(config).then(|| texts::folder_of_all(config));
-    [root_of(config)].into_iter().chain(listed).chain(tokens).collect()
+    let made = match texts::of_texts(config) {
+        true => Some(texts::folder_of_all(config)),
+        false => makes_files(config).then(|| windows::folder_of_all(config)),
+    };
+    [root_of(config)].into_iter().chain(listed).chain(made).collect()
 }
 
-/// Whether a dataset's samples are made tokens, which are kept.
-pub fn makes_tokens(config: &DatasetConfig) -> bool {
-    texts::of_texts(config)
+/// Whether files are made of a dataset's samples, which are then read in their place.
+pub fn makes_files(config: &DatasetConfig) -> bool {
+    let is_made = |format: &Format| matches!(format.open, Open::Made(_));
+    texts::of_texts(config) || named(config).is_some_and(is_made)
 }
 
 /// The valid values of `dataset.format`.
@@ -364,6 +397,10 @@ fn open_once(
     config: &DatasetConfig,
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
+    let open = match format.open {
+        Open::Files(open) => open,
+        Open::Made(open) => return open(config, options),
+    };
     let root = format.samples_root(config);
     let storage = open_storage(&root, &config.storage, options)?;
     let patient =
@@ -382,7 +419,7 @@ fn open_once(
         None => source,
     };
     let options = OpenOptions { samples_root: Some(&root), ..options };
-    let (dataset, mut report) = (format.open)(config, source, options)?;
+    let (dataset, mut report) = open(config, source, options)?;
     let (dataset, selected) =
         selection::select(config, dataset, source, report.path.as_deref(), options)?;
     report.selected = selected;

@@ -11,6 +11,7 @@ mod stretches;
 
 use std::marker::PhantomData;
 
+use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
 use forebay_storage::version::ObjectStamp;
@@ -103,22 +104,7 @@ impl<T: TableKind> Format for Tables<T> {
 
     fn files(opening: &Opening<'_, Self>) -> Result<Vec<Vec<u8>>, DatasetError> {
         let Opening { request, pattern, storage, .. } = opening;
-        let extensions = Self::FORMAT.extensions;
-        let listed = match pattern {
-            None => (T::TABLES.listed)(*storage, request.config)?,
-            Some(_) => None,
-        };
-        let found = match listed {
-            Some(listed) => listed,
-            None => shard_paths::find(*storage, &request.config.path, *pattern, extensions)
-                .map_err(tell_missing)?,
-        };
-        if found.is_empty() {
-            let extensions = extensions.join(" or ");
-            return Err(request.no_samples(format!("it has no {extensions} files")));
-        }
-        refuse_twice(*storage, &found)?;
-        Ok(found)
+        table_files(&T::TABLES, *storage, request.config, *pattern)
     }
 
     fn make(
@@ -321,6 +307,35 @@ impl<T: TableKind> Format for Tables<T> {
             _ => &[],
         }
     }
+}
+
+/// The files of a format of tables, of which there is at least one. `pattern`: what the path names in its folder.
+///
+/// # Errors
+/// The files cannot be found, there is none, or one occurs twice.
+pub(super) fn table_files(
+    tables: &TableFormat,
+    storage: &dyn Storage,
+    config: &DatasetConfig,
+    pattern: Option<&str>,
+) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let extensions = tables.format.extensions;
+    let listed = match pattern {
+        None => (tables.listed)(storage, config)?,
+        Some(_) => None,
+    };
+    let found = match listed {
+        Some(listed) => listed,
+        None => {
+            shard_paths::find(storage, &config.path, pattern, extensions).map_err(tell_missing)?
+        }
+    };
+    if found.is_empty() {
+        let reason = format!("it has no {} files", extensions.join(" or "));
+        return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
+    }
+    refuse_twice(storage, &found)?;
+    Ok(found)
 }
 
 /// Pages that contain several values.

@@ -16,12 +16,12 @@ mod parts;
 #[cfg(all(test, feature = "text"))]
 mod tests;
 
+use std::fs;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::Instant;
-use std::{fs, io};
 
 use forebay_config::{CacheConfig, DatasetConfig};
 use forebay_keys::{Section, TokenName};
@@ -30,8 +30,9 @@ use forebay_protocol::tensor::DType;
 pub(super) use self::keys::{of_texts, put_back, source, take_keys};
 use self::made::MadeTexts;
 use self::maker::Maker;
-use self::parts::{Counts, Look, Parts};
+use self::parts::{Counts, Parts};
 use crate::in_order::{Give, Pass, starts};
+use crate::made_files::{self, Look};
 use crate::registry;
 use crate::sample_reader::SampleReader;
 use crate::tokens::{self, TokenKeys};
@@ -41,7 +42,7 @@ use forebay_dataset::progress::{ScanProgress, TextsMade};
 use forebay_dataset::{Dataset, Field};
 use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
 use forebay_index::index_file::contents_digest;
-use forebay_storage::{Patience, PatientStorage, Storage};
+use forebay_storage::{PatientStorage, Storage};
 
 /// The name of the folder with the tokens of all datasets.
 const FOLDER: &str = "tokens";
@@ -110,24 +111,9 @@ pub(super) fn open(
     Ok(opened)
 }
 
-/// The folder that has those of all datasets: in the cache of the configuration, or else in the user's.
+/// The folder that has those of all datasets.
 pub(super) fn folder_of_all(config: &DatasetConfig) -> PathBuf {
-    place_of_all(config).path
-}
-
-/// As [`folder_of_all`], with what is to be checked of it.
-fn place_of_all(config: &DatasetConfig) -> IndexPlace {
-    let user = IndexPlace::choose(None, &[0; 32], &[0; 32]);
-    let path = match &config.cache.path {
-        Some(cache) => cache.join(format!("{FOLDER}-{}", forebay_dataset::index_bytes::own_user())),
-        None => user.path.ancestors().nth(2).unwrap_or(Path::new("/")).join(FOLDER),
-    };
-    // Another user could put tokens into a folder that all may write to.
-    let private_folder = match &config.cache.path {
-        Some(_) => Some(path.clone()),
-        None => user.private_folder,
-    };
-    IndexPlace { path, private_folder, is_configured: false }
+    made_files::folder_of_all(config, FOLDER)
 }
 
 /// The dataset of the files of tokens.
@@ -177,14 +163,12 @@ struct Making<'a> {
 impl Making<'_> {
     /// The folder with the files, what is in them, and whether they existed.
     fn folder(&self, storage: &dyn Storage) -> Result<(PathBuf, Counts, bool), DatasetError> {
-        let all = place_of_all(self.config);
+        let all = made_files::place_of_all(self.config, FOLDER);
         let folder = all.path.join(&self.digest_on_this_host().to_hex()[..32]);
         let place = IndexPlace { path: folder.join(SUMMARY), ..all };
         let stem = self.digest_on_all_hosts().to_hex()[..16].to_owned();
-        self.make_folder(&place)?;
-        // Reading all tokens would delay a start.
-        let is_check = self.options.patience.is_some_and(Patience::is_check);
-        let look = if is_check { Look::Bytes } else { Look::Sizes };
+        made_files::make_folder(self.options, &place, "tokens")?;
+        let look = Look::of(self.options);
         let load = || {
             let made = saved(&folder, &stem, self.maker.dtype(), look);
             Ok(made.map_or(Saved::Nothing, Saved::Fresh))
@@ -206,21 +190,6 @@ impl Making<'_> {
             }
         };
         Ok((folder, made, false))
-    }
-
-    /// Makes the folder, and checks that it can be locked: two makers would write the same files.
-    fn make_folder(&self, place: &IndexPlace) -> Result<(), DatasetError> {
-        let is_usable = || place.make_folder().and_then(|()| place.try_lock());
-        self.options.call("making the folder of", &place.path, is_usable).map_err(|error| {
-            DatasetError::System {
-                path: place.path.parent().unwrap_or(&place.path).to_owned(),
-                action: "making the folder of tokens",
-                source: io::Error::new(
-                    error.kind(),
-                    format!("{error}; set cache.path to a folder of a local disk that this user may write to"),
-                ),
-            }
-        })
     }
 
     /// Everything that determines the tokens.

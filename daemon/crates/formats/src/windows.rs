@@ -1,4 +1,4 @@
-//! `[dataset.windows]`: a sample is a window of rows, of `.npy` files and Zarr arrays.
+//! `[dataset.windows]`: a sample is a window of rows, of `.npy` files, Zarr arrays and tables.
 //!
 //! `keys` is the configuration, `plan` makes of it the fields and the reads of a window, `index` has the episodes. What
 //! differs between formats is where rows are and how they are unpacked ([`RowFormat`]); reading, cutting, padding and
@@ -10,6 +10,7 @@ mod keys;
 mod npy;
 mod plan;
 mod rows;
+mod tables;
 mod zarr;
 
 use std::borrow::Cow;
@@ -26,6 +27,7 @@ pub(super) use self::npy::NpyRows;
 use self::plan::{Column, Made, Plan, PlannedField, Read};
 pub(super) use self::rows::RowFormat;
 use self::rows::{Found, Parts, Rows, read_rows};
+pub(super) use self::tables::{folder_of_all, open as open_tables};
 pub(super) use self::zarr::ZarrRows;
 use crate::draft::{Draft, Seen};
 use crate::indexed::{Format, Opening, Take};

@@ -10,14 +10,14 @@
 //! depend on the texts only, wherever the work was interrupted.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crc_fast::{CrcAlgorithm, Digest};
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::made::{MadeTexts, NAMED};
+use crate::made_files::{Look, Summed, checksum_of_file, unwritten, write_whole};
 use crate::tokens::write_index;
 use forebay_dataset::error::DatasetError;
 
@@ -73,48 +73,6 @@ struct Kept {
     counts: Counts,
     /// CRC-32C of the tokens, of the index, and of the counts as JSON.
     checksums: [u32; 3],
-}
-
-/// How a complete part is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
-    /// The counts, and that the files have their sizes.
-    Sizes,
-    /// All bytes.
-    Bytes,
-}
-
-/// A file and the checksum of what was written to it.
-struct Summed<W> {
-    file: W,
-    checksum: Digest,
-}
-
-impl<W> Summed<W> {
-    fn new(file: W) -> Self {
-        Self { file, checksum: Digest::new(CrcAlgorithm::Crc32Iscsi) }
-    }
-
-    fn checksum(&self) -> u32 {
-        as_checksum(self.checksum.finalize())
-    }
-}
-
-impl<W: Write> Write for Summed<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
-        self.checksum.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-/// The 32 bits that a CRC-32C has.
-fn as_checksum(crc: u64) -> u32 {
-    u32::try_from(crc).unwrap_or(u32::MAX)
 }
 
 /// A part that is being written.
@@ -296,50 +254,8 @@ fn checksum_of(counts: &Counts) -> u32 {
     crc_fast::crc32_iscsi(&serde_json::to_vec(counts).unwrap_or_default())
 }
 
-/// The checksum of a file; `None`: it cannot be read.
-fn checksum_of_file(path: &Path) -> Option<u32> {
-    let mut summed = Summed::new(io::sink());
-    let mut file = File::open(path).ok()?;
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Some(summed.checksum()),
-            Ok(count) => summed.write_all(&buffer[..count]).ok()?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
-        }
-    }
-}
-
 fn path_of(folder: &Path, stem: &str, part: u64, ending: &str) -> PathBuf {
     folder.join(format!("{stem}-{part:06}.{ending}"))
-}
-
-/// Writes a file that exists as a whole or not at all.
-fn write_whole(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), DatasetError> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".tmp");
-    let written = File::create(&unfinished).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.into_inner()?.sync_all()?;
-        fs::rename(&unfinished, path)
-    });
-    written.map_err(|error| unwritten(path, error))
-}
-
-fn unwritten(path: &Path, error: io::Error) -> DatasetError {
-    let source = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => io::Error::new(
-            error.kind(),
-            format!("{error}; set cache.path to a folder with more room: what was made is kept"),
-        ),
-        _ => error,
-    };
-    DatasetError::System { path: path.to_owned(), action: "writing", source }
 }
 
 #[cfg(test)]

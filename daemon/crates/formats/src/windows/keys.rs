@@ -102,6 +102,17 @@ impl FieldRows {
     pub(crate) fn all_of(column: &str, length: u64) -> Self {
         Self { name: column.to_owned(), from: column.to_owned(), start: 0, length }
     }
+
+    /// As the configuration has it, after its name.
+    pub(crate) fn to_value(&self) -> Value {
+        let keys = FieldKeys {
+            from: Some(self.from.clone()),
+            start: self.start,
+            length: Some(self.length),
+        };
+        let entries = keys.entries().into_iter();
+        Value::Table(entries.map(|(key, value)| (key.to_owned(), value.into())).collect())
+    }
 }
 
 keys! {

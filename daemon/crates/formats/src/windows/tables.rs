@@ -1,0 +1,299 @@
+//! Windows of rows of tables: Parquet and Arrow files.
+//!
+//! Values of a table are packed by column, so a window of a few rows would unpack a page of thousands for each column.
+//! The columns are therefore written once as arrays ([`files`]) into the cache, by all cores, a table after the other; the
+//! arrays are then the dataset, with windows as of `.npy` files. One process writes them while it holds a lock, and others
+//! wait for it; it continues where an earlier one stopped.
+//!
+//! The folder's name derives from the tables as they are now and from the columns, so a changed table gives another folder.
+//! The arrays are in a folder whose name derives from what is equal on all hosts, and is part of the fingerprint.
+
+mod columns;
+mod files;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use forebay_config::{CacheConfig, DatasetConfig};
+use forebay_keys::{Keys, Section, Value};
+
+use self::columns::Columns;
+use self::files::{Array, EPISODE, Made, MadeRows, RowFiles};
+use super::keys::{FieldRows, OwnKeys, TABLE, WindowKeys};
+use crate::in_order::{Give, Pass};
+use crate::made_files::{self, Look};
+use crate::npy;
+use crate::registry;
+use crate::tables::{TableFormat, TableKind, table_files};
+use forebay_dataset::error::DatasetError;
+use forebay_dataset::opening::{OpenOptions, Opened};
+use forebay_dataset::progress::{FilesRead, ScanProgress};
+use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
+use forebay_index::saved_index::open_file;
+use forebay_index::shard_paths;
+use forebay_storage::version::FileStamp;
+use forebay_storage::{PatientStorage, Storage};
+
+/// The name of the folder with the arrays of all datasets.
+const FOLDER: &str = "rows";
+/// The file that says that a folder is complete.
+const SUMMARY: &str = "rows.json";
+
+/// The folder that has those of all datasets.
+pub(crate) fn folder_of_all(config: &DatasetConfig) -> PathBuf {
+    made_files::folder_of_all(config, FOLDER)
+}
+
+/// Opens windows of tables, and makes their arrays if they do not exist.
+///
+/// # Errors
+/// The tables cannot be read, or have no such windows.
+pub(crate) fn open<K: TableKind>(
+    config: &DatasetConfig,
+    options: OpenOptions<'_>,
+) -> Result<Opened, DatasetError> {
+    let started = Instant::now();
+    let tables = &K::TABLES;
+    let keys = OwnKeys::read(&mut config.own.clone())?;
+    refuse_selection(config)?;
+    let is_one = |name: &[u8]| shard_paths::has_extension(name, tables.format.extensions);
+    let (root, pattern) = shard_paths::split_named(&config.path, is_one);
+    let storage = registry::open_storage(&root, &config.storage, options)?;
+    let patient =
+        options.patience.map(|patience| PatientStorage { storage: storage.as_ref(), patience });
+    let storage: &dyn Storage = match &patient {
+        Some(patient) => patient,
+        None => storage.as_ref(),
+    };
+    let paths = table_files(tables, storage, config, pattern)?;
+    let stamps = paths.iter().map(|path| open_file(storage, path).map(|file| file.stamp));
+    let stamps = stamps.collect::<Result<Vec<_>, _>>()?;
+    let named = keys.fields.as_ref().map(|fields| {
+        let mut names: Vec<String> = fields.iter().map(|field| field.from.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    });
+    let by = keys.windows.by.as_deref();
+    let columns = Columns::choose((tables, storage), &paths[0], named.as_deref(), by)?;
+    let making = Making {
+        config,
+        tables,
+        reading: K::READING,
+        arrays: columns.arrays(),
+        columns,
+        storage,
+        paths,
+        stamps,
+        by,
+        options,
+    };
+    let (folder, made, reused) = making.folder()?;
+    if made.rows == 0 {
+        let reason = "its tables have no rows".to_owned();
+        return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
+    }
+    let of_arrays = making.config_of_arrays(&keys, folder.clone());
+    let mut opened = registry::open_silently(&of_arrays, options)?;
+    if !making.columns.left_out.is_empty() {
+        opened.report.warnings.push(format!(
+            "columns that are not numbers have no windows: {}; name the others in dataset.windows.fields",
+            making.columns.left_out.join(", ")
+        ));
+    }
+    if config.index.is_some() {
+        let reason = "dataset.index is not used: windows of tables have their arrays and index in the cache (cache.path)";
+        opened.report.warnings.push(reason.to_owned());
+    }
+    if opened.report.path.is_none() {
+        opened.report.path = Some(folder.join(SUMMARY));
+    }
+    opened.report.reused &= reused;
+    opened.report.seconds = started.elapsed().as_secs_f64();
+    Ok(opened)
+}
+
+/// Refuses keys that select samples: they would be asked of the arrays.
+fn refuse_selection(config: &DatasetConfig) -> Result<(), DatasetError> {
+    let given = [("where", config.condition.is_some()), ("split", config.split.is_some())];
+    let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let message = format!(
+        "`dataset.{key}` selects rows of a table, and with `dataset.windows` a sample is several of them; write the tables \
+         of each part to a folder, and leave `{key}` out"
+    );
+    Err(config.own.error(message).into())
+}
+
+/// What the arrays are made of.
+struct Making<'a> {
+    config: &'a DatasetConfig,
+    tables: &'a TableFormat,
+    /// The version of how values are read.
+    reading: &'static str,
+    columns: Columns,
+    arrays: Vec<Array>,
+    storage: &'a dyn Storage,
+    paths: Vec<Vec<u8>>,
+    stamps: Vec<FileStamp>,
+    by: Option<&'a str>,
+    options: OpenOptions<'a>,
+}
+
+impl Making<'_> {
+    /// The folder with the arrays, what is in them, and whether they existed.
+    fn folder(&self) -> Result<(PathBuf, Made, bool), DatasetError> {
+        let all = made_files::place_of_all(self.config, FOLDER);
+        let on_all_hosts = self.digest_on_all_hosts();
+        let folder = all.path.join(&self.digest_on_this_host(on_all_hosts).to_hex()[..32]);
+        let place = IndexPlace { path: folder.join(SUMMARY), ..all };
+        let stem = on_all_hosts.to_hex()[..16].to_owned();
+        made_files::make_folder(self.options, &place, "rows of tables")?;
+        let look = Look::of(self.options);
+        let load = || {
+            let made = saved(&folder, &stem, &self.arrays, look);
+            Ok(made.map_or(Saved::Nothing, Saved::Fresh))
+        };
+        let make = |_: &mut Vec<String>| {
+            let made = self.make(&folder, &stem)?;
+            // Numbers: serialization cannot fail.
+            Ok(serde_json::to_vec(&made).unwrap_or_default())
+        };
+        match place.load_or_make(self.options, false, &mut Vec::new(), load, make)? {
+            Loaded::Saved(made) => Ok((folder, made, true)),
+            Loaded::New { bytes, .. } => match serde_json::from_slice(&bytes) {
+                Ok(made) => Ok((folder, made, false)),
+                Err(error) => Err(DatasetError::System {
+                    path: place.path,
+                    action: "reading back",
+                    source: error.into(),
+                }),
+            },
+        }
+    }
+
+    /// Everything that determines the arrays, but the contents of the tables.
+    fn digest_on_all_hosts(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let mut add = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(b"forebay rows of tables 1");
+        add(self.reading.as_bytes());
+        add(self.by.map_or(&[][..], str::as_bytes));
+        for (path, stamp) in self.paths.iter().zip(&self.stamps) {
+            add(path);
+            add(&stamp.bytes.to_le_bytes());
+        }
+        for (name, Array { dtype, shape, .. }) in &self.columns.chosen {
+            add(name.as_bytes());
+            add(dtype.name().as_bytes());
+            shape.iter().for_each(|side| add(&side.to_le_bytes()));
+        }
+        hasher.finalize()
+    }
+
+    /// As [`digest_on_all_hosts`](Self::digest_on_all_hosts), with the place and the versions of the tables.
+    fn digest_on_this_host(&self, on_all_hosts: blake3::Hash) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(on_all_hosts.as_bytes());
+        hasher.update(self.config.path.as_os_str().as_encoded_bytes());
+        for stamp in &self.stamps {
+            let FileStamp { modified_seconds, modified_nanoseconds, status_changed, tag, .. } =
+                *stamp;
+            hasher.update(&modified_seconds.to_le_bytes());
+            hasher.update(&modified_nanoseconds.to_le_bytes());
+            hasher.update(&status_changed.to_le_bytes());
+            hasher.update(&tag.to_le_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// Makes the arrays, or the rest of them.
+    fn make(&self, folder: &Path, stem: &str) -> Result<Made, DatasetError> {
+        let mut files = RowFiles::resume(folder, stem, &self.arrays)?;
+        let (from, all) = (files.made().tables, self.paths.len() as u64);
+        let is_stopped = AtomicBool::new(false);
+        let (source, columns, paths) = ((self.tables, self.storage), &self.columns, &self.paths);
+        let worker = || {
+            let is_stopped = || is_stopped.load(Ordering::Relaxed);
+            move |tables: Range<u64>, give: Give<'_, MadeRows>| {
+                let paths = tables.filter_map(|table| paths.get(usize::try_from(table).ok()?));
+                for path in paths {
+                    columns.read(source, path, give, &is_stopped)?;
+                }
+                Ok(())
+            }
+        };
+        let threads = available_parallelism().map_or(1, NonZeroUsize::get);
+        let pass = Pass { starts: (from..=all.max(from)).collect(), threads };
+        pass.run(worker, &mut |rows: Option<MadeRows>| {
+            let added = rows.map_or(Ok(()), |rows| files.add(&rows));
+            let Made { tables, rows, .. } = *files.made();
+            let outcome = added.and_then(|()| self.report(tables, all, rows));
+            if outcome.is_err() {
+                // A thread that reads a long table notices. Relaxed: the flag orders no other memory.
+                is_stopped.store(true, Ordering::Relaxed);
+            }
+            outcome
+        })?;
+        files.finish()
+    }
+
+    fn report(&self, done: u64, all: u64, rows: u64) -> Result<(), DatasetError> {
+        let millionths = u32::try_from(done.saturating_mul(1_000_000) / all.max(1)).unwrap_or(0);
+        let files = Some(FilesRead { done, all, millionths, ..FilesRead::default() });
+        let seen = ScanProgress { samples: rows, files, ..ScanProgress::default() };
+        match (self.options.progress)(seen).is_break() {
+            true => Err(DatasetError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// The dataset of the arrays.
+    fn config_of_arrays(&self, keys: &OwnKeys, folder: PathBuf) -> DatasetConfig {
+        let all = || {
+            let all = self.columns.chosen.iter();
+            all.map(|(name, _)| FieldRows::all_of(name, keys.windows.length)).collect()
+        };
+        let fields = keys.fields.clone().unwrap_or_else(all).into_iter();
+        let fields = fields.map(|field| {
+            let array = self.columns.array_of(&field.from).unwrap_or_default().to_owned();
+            (field.name.clone(), FieldRows { from: array, ..field }.to_value())
+        });
+        let windows =
+            WindowKeys { by: Some(EPISODE.to_owned()), fields: None, ..keys.windows.clone() };
+        let mut entries: Vec<(String, _)> = windows
+            .entries()
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.into()))
+            .collect();
+        entries.push((
+            "fields".to_owned(),
+            Value::Table(fields.map(|(name, value)| (name, value.into())).collect()).into(),
+        ));
+        let mut own = Section::default();
+        own.put(TABLE, Value::Table(entries));
+        DatasetConfig {
+            format: npy::FORMAT.name.to_owned(),
+            path: folder,
+            index: None,
+            own,
+            storage: Section::default(),
+            cache: CacheConfig::default(),
+            ..self.config.clone()
+        }
+    }
+}
+
+/// The summary of a complete folder.
+fn saved(folder: &Path, stem: &str, arrays: &[Array], look: Look) -> Option<Made> {
+    let summary = fs::read(folder.join(SUMMARY)).ok()?;
+    let made: Made = serde_json::from_slice(&summary).ok()?;
+    files::are_all_there(folder, stem, arrays, &made, look).then_some(made)
+}

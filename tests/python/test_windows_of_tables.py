@@ -1,0 +1,170 @@
+"""`[dataset.windows]` over Parquet and Arrow: the windows of their columns are slices of the tables."""
+
+import shutil
+
+import forebay
+import numpy
+import pytest
+from support import digests, rows_of, run_program
+from test_windows import KEYS, LENGTH, ROWS, STRIDE, config
+
+pyarrow = pytest.importorskip("pyarrow")
+from pyarrow import ipc, parquet  # noqa: E402
+
+TABLES = 3
+
+
+def columns(table):
+    generator = numpy.random.default_rng(table)
+    rows = sum(ROWS)
+    return {
+        "observation.state": generator.normal(size=(rows, 4)).astype(numpy.float32),
+        "reward": generator.normal(size=rows),
+        "step": generator.integers(-99, 99, rows).astype(numpy.int32),
+        "done": generator.integers(0, 2, rows).astype(bool),
+        "episode": numpy.repeat([4, 9, 4], ROWS),
+    }
+
+
+def write(path, values, **options):
+    made = {name: list(column) if column.ndim > 1 else column for name, column in values.items()}
+    table = pyarrow.table({**made, "note": ["a text"] * len(values["step"])})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=50, **options)
+    else:
+        with ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table, max_chunksize=50)
+
+
+@pytest.fixture(params=["parquet", "arrow"])
+def kind(request, tmp_path):
+    (tmp_path / "data").mkdir()
+    for table in range(TABLES):
+        write(tmp_path / "data" / f"{table}.{request.param}", columns(table))
+    return request.param
+
+
+def toml_of(folder, kind, keys=KEYS, more="", **options):
+    toml = config(folder, keys, kind=kind, **options)
+    toml.write_text(toml.read_text() + f'\n[cache]\npath = "{folder}/cache"\n' + more)
+    return toml
+
+
+FIELDS = """
+[dataset.windows.fields]
+state = { from = "observation.state" }
+reward = {}
+step = { start = -1, length = 2 }
+done = {}
+"""
+KEYS_OF_FIELDS = KEYS + FIELDS
+
+
+def windows(by=True):
+    """The table and the first row of each window."""
+    found = []
+    for table in range(TABLES):
+        first = 0
+        for rows in ROWS if by else [sum(ROWS)]:
+            # `step` begins a row earlier.
+            found += [(table, start) for start in range(first + 1, first + rows - LENGTH + 1, STRIDE)]
+            first += rows
+    return found
+
+
+@pytest.mark.parametrize("by", [True, False])
+def test_windows_are_slices_of_the_tables(tmp_path, kind, by):
+    keys = KEYS_OF_FIELDS if by else KEYS_OF_FIELDS.replace('by = "episode"', "")
+    with forebay.Loader(toml_of(tmp_path, kind, keys)) as loader:
+        found = rows_of(loader)
+    expected = windows(by)
+    assert sorted(found) == list(range(len(expected)))
+    for index, (table, start) in enumerate(expected):
+        values = columns(table)
+        parts = {
+            "state": values["observation.state"][start : start + LENGTH],
+            "reward": values["reward"][start : start + LENGTH],
+            "step": values["step"][start - 1 : start + 1],
+            "done": values["done"][start : start + LENGTH],
+        }
+        assert set(found[index]) == set(parts)
+        for name, part in parts.items():
+            assert found[index][name].dtype == part.dtype
+            numpy.testing.assert_array_equal(found[index][name], part)
+
+
+def test_arrays_are_made_once_and_again_for_changed_tables(tmp_path, kind):
+    toml = toml_of(tmp_path, kind, KEYS_OF_FIELDS)
+    said = run_program("index", str(toml))
+    assert said.returncode == 0, said.stderr
+    (folder,) = (tmp_path / "cache").glob("rows-*/*/*/")
+    made = {path: path.stat().st_mtime_ns for path in folder.glob("*.npy")}
+    assert len(made) == 5
+    whole = digests(toml)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*.npy")} == made
+    # Other windows of the same columns share the arrays.
+    toml_of(tmp_path, kind, KEYS_OF_FIELDS.replace("stride = 3", "stride = 1"))
+    assert digests(toml) != whole
+    assert [*(tmp_path / "cache").glob("rows-*/*/*/")] == [folder]
+    # An array that is lost is made again.
+    toml_of(tmp_path, kind, KEYS_OF_FIELDS)
+    (folder / "reward.npy").unlink()
+    assert digests(toml) == whole
+    # So is that of another table of the same name.
+    path = tmp_path / "data" / f"0.{kind}"
+    write(path, {name: column[::-1] for name, column in columns(0).items()})
+    assert digests(toml) != whole
+
+
+def test_missing_floats_are_nan_and_other_missing_values_are_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    table = pyarrow.table({"x": [1.0, None, 3.0, 4.0], "n": pyarrow.array([1, 2, None, 4], pyarrow.int32())})
+    parquet.write_table(table, tmp_path / "data" / "a.parquet")
+    with forebay.Loader(toml_of(tmp_path, "parquet", "length = 4\nfields.x = {}")) as loader:
+        numpy.testing.assert_array_equal(rows_of(loader)[0]["x"], [1.0, numpy.nan, 3.0, 4.0])
+    with pytest.raises(forebay.Error, match=r"a.parquet.*row 2: `n` has no value, and int32 has no number for that"):
+        forebay.Loader(toml_of(tmp_path, "parquet", "length = 4\nfields.n = {}"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("length = 4\nfields.z = {}", "dataset.windows.fields has \"z\", and the columns are `x`, `s`, `l`"),
+        ("length = 4\nfields.s = {}", "dataset.windows.fields has \"s\", whose values are texts"),
+        ("length = 4\nfields.l = {}", "row 1: `l` has 1 values, and the first row has 2"),
+        ('length = 4\nfields.x = {}\nby = "z"', "dataset.windows.by has \"z\""),
+        ("length = 40\nfields.x = {}", "a window needs 40 rows, and the longest of 1 episodes has 3"),
+    ],
+)
+def test_columns_that_have_no_windows_are_named(tmp_path, keys, said):
+    (tmp_path / "data").mkdir()
+    table = pyarrow.table({"x": [1.0, 2.0, 3.0], "s": ["a", "b", "c"], "l": [[1.0, 2.0], [3.0], [4.0]]})
+    parquet.write_table(table, tmp_path / "data" / "a.parquet")
+    with pytest.raises(forebay.Error) as error:
+        forebay.Loader(toml_of(tmp_path, "parquet", keys))
+    assert said in str(error.value)
+
+
+def test_texts_tell_episodes_apart(tmp_path):
+    (tmp_path / "data").mkdir()
+    table = pyarrow.table({"station": ["north"] * 5 + ["south"] * 4, "x": numpy.arange(9.0)})
+    parquet.write_table(table, tmp_path / "data" / "a.parquet")
+    toml = toml_of(tmp_path, "parquet", 'length = 3\nby = "station"')
+    with forebay.Loader(toml) as loader:
+        found = rows_of(loader)
+    assert [found[index]["x"][0] for index in sorted(found)] == [0.0, 5.0]
+
+
+def test_a_resume_elsewhere_goes_on_at_the_next_window(tmp_path, kind):
+    toml = toml_of(tmp_path, kind, KEYS_OF_FIELDS)
+    whole = digests(toml)
+    with forebay.Loader(toml) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+    # Another host has copies of the tables, and other times of them.
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copytree(tmp_path / "data", other / "data", copy_function=shutil.copyfile)
+    assert digests(toml_of(other, kind, KEYS_OF_FIELDS), state=state) == whole[3:]
