@@ -1,11 +1,13 @@
 """`[dataset.windows]` over Parquet and Arrow: the windows of their columns are slices of the tables."""
 
 import shutil
+import subprocess
+import time
 
 import forebay
 import numpy
 import pytest
-from support import digests, rows_of, run_program
+from support import PROGRAM, digests, rows_of, run_program
 from test_windows import KEYS, LENGTH, ROWS, STRIDE, config
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -129,10 +131,10 @@ def test_missing_floats_are_nan_and_other_missing_values_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ("length = 4\nfields.z = {}", "dataset.windows.fields has \"z\", and the columns are `x`, `s`, `l`"),
-        ("length = 4\nfields.s = {}", "dataset.windows.fields has \"s\", whose values are texts"),
+        ("length = 4\nfields.z = {}", 'dataset.windows.fields has "z", and the columns are `x`, `s`, `l`'),
+        ("length = 4\nfields.s = {}", 'dataset.windows.fields has "s", whose values are texts'),
         ("length = 4\nfields.l = {}", "row 1: `l` has 1 values, and the first row has 2"),
-        ('length = 4\nfields.x = {}\nby = "z"', "dataset.windows.by has \"z\""),
+        ('length = 4\nfields.x = {}\nby = "z"', 'dataset.windows.by has "z"'),
         ("length = 40\nfields.x = {}", "a window needs 40 rows, and the longest of 1 episodes has 3"),
     ],
 )
@@ -168,3 +170,17 @@ def test_a_resume_elsewhere_goes_on_at_the_next_window(tmp_path, kind):
     other.mkdir()
     shutil.copytree(tmp_path / "data", other / "data", copy_function=shutil.copyfile)
     assert digests(toml_of(other, kind, KEYS_OF_FIELDS), state=state) == whole[3:]
+
+
+def test_a_killed_process_leaves_nothing_that_is_wrong(tmp_path, kind):
+    toml = toml_of(tmp_path, kind, KEYS_OF_FIELDS)
+    whole = digests(toml)
+    for after in (0.0, 0.005, 0.02):
+        shutil.rmtree(tmp_path / "cache")
+        making = subprocess.Popen([PROGRAM, "index", str(toml)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while making.poll() is None and not [*(tmp_path / "cache").glob("rows-*/*/*/*.npy")]:
+            time.sleep(0.001)
+        time.sleep(after)
+        making.kill()
+        making.wait()
+        assert digests(toml) == whole

@@ -14,6 +14,7 @@ const SAMPLES: u64 = 202;
 /// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
 /// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts;
+/// `windows` is windows of arrays, and `windows.parquet` of tables;
 /// `videos` is clips that processes of their own decode, which are smaller than the rest.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
@@ -32,6 +33,7 @@ impl Reference {
         match std::env::var(FORMAT).as_deref() {
             Ok("texts") => return Self::of(texts(dir)),
             Ok("windows") => return Self::of(windows(dir)),
+            Ok("windows.parquet") => return Self::of(windows_of_tables(dir)),
             Ok("videos") => return Self::of(videos(dir, false)),
             Ok("videos.tar") => return Self::of(videos(dir, true)),
             _ => {}
@@ -209,6 +211,23 @@ fn windows(dir: &TestDir) -> PathBuf {
          dataset = {{ path = {path:?}, format = \"npy\", index = {:?}, windows = {{ length = 3, stride = 1, by = \"episode\" }} }}\n\
          stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
         dir.path("train.index"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
+}
+
+/// Overlapping windows of the rows of tables, whose arrays are made in a cache when they are first opened.
+fn windows_of_tables(dir: &TestDir) -> PathBuf {
+    let (images, path) = (dir.path("images"), dir.path("tables"));
+    data::images(&images, SAMPLES, 4);
+    parquet::pack_classes(&images, &path, 50, true).unwrap();
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\ncache.path = {:?}\n\
+         dataset = {{ path = {path:?}, format = \"parquet\", \
+         windows = {{ length = 3, stride = 1, pad = \"repeat\", fields = {{ label = {{}} }} }} }}\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
+        dir.path("cache"),
     );
     let config = dir.path("train.toml");
     std::fs::write(&config, keys).unwrap();

@@ -26,15 +26,16 @@ use self::columns::Columns;
 use self::files::{Array, EPISODE, Made, MadeRows, RowFiles};
 use super::keys::{FieldRows, OwnKeys, TABLE, WindowKeys};
 use crate::in_order::{Give, Pass};
+use crate::indexed::Format;
 use crate::made_files::{self, Look};
 use crate::npy;
 use crate::registry;
-use crate::tables::{TableFormat, TableKind, table_files};
+use crate::tables::{TableFormat, TableKind, Tables, table_files};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{OpenOptions, Opened};
 use forebay_dataset::progress::{FilesRead, ScanProgress};
 use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
-use forebay_index::saved_index::open_file;
+use forebay_index::saved_index::{open_file, refuse_other_file};
 use forebay_index::shard_paths;
 use forebay_storage::version::FileStamp;
 use forebay_storage::{PatientStorage, Storage};
@@ -70,6 +71,10 @@ pub(crate) fn open<K: TableKind>(
         Some(patient) => patient,
         None => storage.as_ref(),
     };
+    if pattern.is_none() {
+        let words = (Tables::<K>::OTHER_FILE, tables.format.name, tables.expected);
+        refuse_other_file(storage, &config.path, words, options)?;
+    }
     let paths = table_files(tables, storage, config, pattern)?;
     let stamps = paths.iter().map(|path| open_file(storage, path).map(|file| file.stamp));
     let stamps = stamps.collect::<Result<Vec<_>, _>>()?;
@@ -123,8 +128,8 @@ fn refuse_selection(config: &DatasetConfig) -> Result<(), DatasetError> {
     let given = [("where", config.condition.is_some()), ("split", config.split.is_some())];
     let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
     let message = format!(
-        "`dataset.{key}` selects rows of a table, and with `dataset.windows` a sample is several of them; write the tables \
-         of each part to a folder, and leave `{key}` out"
+        "`dataset.{key}` selects rows of a table, and with `dataset.windows` a sample is several rows; write the tables of \
+         each part to a folder, and leave `{key}` out"
     );
     Err(config.own.error(message).into())
 }
@@ -297,3 +302,6 @@ fn saved(folder: &Path, stem: &str, arrays: &[Array], look: Look) -> Option<Made
     let made: Made = serde_json::from_slice(&summary).ok()?;
     files::are_all_there(folder, stem, arrays, &made, look).then_some(made)
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,7 @@ fn open_with(format: &str, path: &Path, keys: &str) -> Result<Opened, DatasetErr
 }
 
 /// The values of each field of a sample, as its bytes.
-fn values(opened: &Opened, id: u64) -> Vec<Vec<u8>> {
+pub(super) fn values(opened: &Opened, id: u64) -> Vec<Vec<u8>> {
     let Opened { dataset, storage, .. } = opened;
     let (mut locations, mut parts) = (Vec::new(), Vec::new());
     let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());

@@ -146,7 +146,7 @@ impl Columns {
         Ok(Self { chosen, by: by.map(str::to_owned), left_out })
     }
 
-    /// The arrays, and that of the episodes after them.
+    /// The arrays, and that which tells episodes apart after them.
     pub(super) fn arrays(&self) -> Vec<Array> {
         let columns = self.chosen.iter().map(|(_, array)| array.clone());
         columns.chain([Array::of_episodes()]).collect()

@@ -1,5 +1,5 @@
-//! The columns of tables as arrays: `.npy` files, one for each column, with all rows of all tables, and one with the number
-//! of each row's episode.
+//! The columns of tables as arrays: `.npy` files, one for each column, with all rows of all tables, and one that tells
+//! episodes apart.
 //!
 //! ```text
 //! STEM/x.npy     a column
@@ -12,6 +12,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use forebay_dataset::error::DatasetError;
 use forebay_protocol::tensor::DType;
@@ -20,12 +21,15 @@ use serde::{Deserialize, Serialize};
 use crate::in_order::Piece;
 use crate::made_files::{Look, Summed, checksum_of, unwritten, write_whole};
 
-/// The array of the numbers of episodes. No column's array has this name.
+/// The array that tells episodes apart, by 0 and 1 in turn. No column's array has this name.
 pub(super) const EPISODE: &str = "@episode";
 /// The file of the counts, besides the folder of the arrays.
 const MADE: &str = "made.json";
 /// The bytes of rows that an interrupted process may have to make again, and those of a table.
 const CHECKPOINT_BYTES: u64 = 64 << 20;
+/// How old an array says that it is when it is complete: an index of files that have just changed is not trusted, since they
+/// may change again within the same tick of the clock.
+const PAST: Duration = Duration::from_secs(60);
 /// The size of a header is a multiple of this, as NumPy's are.
 const HEADER_UNIT: usize = 64;
 
@@ -40,9 +44,9 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// The array of the numbers of episodes.
+    /// The array that tells episodes apart.
     pub(super) fn of_episodes() -> Self {
-        Self { name: EPISODE.to_owned(), dtype: DType::I64, shape: Vec::new() }
+        Self { name: EPISODE.to_owned(), dtype: DType::U8, shape: Vec::new() }
     }
 
     /// The size of a row; `None`: it has no elements, or too many.
@@ -188,7 +192,7 @@ impl<'a> RowFiles<'a> {
         for row in 0..rows.rows {
             self.made.episodes += u64::from(starts.next_if(|start| **start == row).is_some());
             // The first row of a table begins an episode.
-            episodes.extend_from_slice(&self.made.episodes.saturating_sub(1).to_le_bytes());
+            episodes.push(u8::from(!self.made.episodes.is_multiple_of(2)));
         }
         let columns = rows.columns.iter().chain([&episodes]);
         for (place, bytes) in columns.enumerate() {
@@ -228,6 +232,7 @@ impl<'a> RowFiles<'a> {
             let file = self.files[place].file.get_mut();
             let ended = file.seek(SeekFrom::Start(0)).and_then(|_| {
                 file.write_all(&header)?;
+                file.set_modified(SystemTime::now() - PAST)?;
                 file.sync_all()
             });
             ended.map_err(|error| self.unwritten(place, error))?;
