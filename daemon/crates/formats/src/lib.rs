@@ -18,6 +18,7 @@ mod file_groups;
 mod file_samples;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hdf5;
 mod image_folder;
 pub mod in_order;
 mod indexed;

@@ -26,7 +26,7 @@ use crate::tfrecord::TfRecord;
 use crate::video_fields::with_videos;
 use crate::video_folder::VideoFolderKeys;
 use crate::webdataset::WebDataset;
-use crate::windows::{self, NpyRows, RowFormat, Windows, ZarrRows};
+use crate::windows::{self, Hdf5Rows, NpyRows, RowFormat, Windows, ZarrRows};
 use crate::{audio_folder, image_folder, litdata, npy, npz, object, texts, tokens, video_folder};
 use forebay_cache::{UnpackedFiles, UnpackedStorage};
 use forebay_dataset::error::DatasetError;
@@ -43,8 +43,8 @@ use forebay_storage::{
 /// The `dataset.format` that requests detection of the format.
 pub(super) const AUTO: &str = "auto";
 
-/// A format of windows only.
-const ZARR: &str = ZarrRows::FORMAT.name;
+/// Formats of windows only.
+const OF_WINDOWS: [&str; 2] = [ZarrRows::FORMAT.name, Hdf5Rows::FORMAT.name];
 
 type DraftWriter = fn(&Seen) -> Draft;
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;
@@ -145,7 +145,7 @@ const fn windows_of_tables<K: TableKind>() -> Format {
     }
 }
 
-static FORMATS: [Format; 19] = [
+static FORMATS: [Format; 20] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -175,6 +175,7 @@ static FORMATS: [Format; 19] = [
     },
     indexed::<LeRobot>(),
     indexed::<Windows<ZarrRows>>(),
+    indexed::<Windows<Hdf5Rows>>(),
     format::<tokens::OwnKeys>(&tokens::FORMAT, tokens::open, tokens::draft),
     Format {
         has_saved_index: |_, _, _| false,
@@ -183,9 +184,10 @@ static FORMATS: [Format; 19] = [
 ];
 
 /// The formats of a configuration with `[dataset.windows]`.
-static WINDOWED: [Format; 4] = [
+static WINDOWED: [Format; 5] = [
     indexed::<Windows<NpyRows>>(),
     indexed::<Windows<ZarrRows>>(),
+    indexed::<Windows<Hdf5Rows>>(),
     windows_of_tables::<Arrow>(),
     windows_of_tables::<Parquet>(),
 ];
@@ -243,8 +245,8 @@ pub(super) fn of_pattern(path: &Path) -> Option<&'static Format> {
 
 /// Each format's name and keys, for the reference.
 pub fn format_tables() -> impl Iterator<Item = (&'static str, Table)> {
-    // Those of Zarr are among the formats.
-    let windowed = WINDOWED.iter().filter(|format| format.name != ZARR);
+    // Those of windows only are among the formats.
+    let windowed = WINDOWED.iter().filter(|format| !OF_WINDOWS.contains(&format.name));
     FORMATS.iter().chain(windowed).map(|format| (format.name, format.keys))
 }
 
@@ -505,7 +507,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, hdf5, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -1,10 +1,12 @@
-//! `[dataset.windows]`: a sample is a window of rows, of `.npy` files, Zarr arrays and tables.
+//! `[dataset.windows]`: a sample is a window of rows, of `.npy` files, Zarr arrays, HDF5 files and tables.
 //!
 //! `keys` is the configuration, `plan` makes of it the fields and the reads of a window, `index` has the episodes. What
 //! differs between formats is where rows are and how they are unpacked ([`RowFormat`]); reading, cutting, padding and
 //! the saved index are the same for all. An episode is a file, or with `by` a run of equal values in a column: no window
 //! crosses its ends. Windows of tokens are in `tokens`: their files have no episodes and need no index.
 
+mod chunks;
+mod hdf5;
 mod index;
 mod keys;
 mod npy;
@@ -20,6 +22,7 @@ use forebay_keys::ConfigError;
 use forebay_protocol::ids::SampleId;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::hdf5::Hdf5Rows;
 use self::index::{Contents, Episode, Window, WindowIndex, build};
 use self::keys::{FieldRows, Pad, WindowKeys};
 pub(super) use self::keys::{OwnKeys, of_windows, refuse_other};

@@ -4,7 +4,7 @@
 //! `blosc` decode chunks. The specifications: <https://zarr-specs.readthedocs.io>. Samples of Zarr arrays are windows of
 //! rows (`windows::zarr`). `shards` reads the index of a file of several chunks. Filters and data types other than numbers are refused by name.
 
-mod blosc;
+pub(super) mod blosc;
 mod blosclz;
 mod codec;
 mod grid;

@@ -9,8 +9,6 @@ use forebay_dataset::error::DatasetError;
 
 /// The name of the table within `[dataset]`.
 pub(crate) const TABLE: &str = "windows";
-/// Extensions of HDF5.
-const HDF5: [&str; 4] = [".h5", ".hdf5", ".he5", ".hdf"];
 /// The most rows of a window, and from a window's start to a field's.
 const MAX_ROWS: i64 = 1 << 32;
 
@@ -217,13 +215,6 @@ pub(crate) fn refuse_other(
     let has_table = config.own.entries().iter().any(|(key, _)| key == TABLE);
     if !has_table {
         return Ok(());
-    }
-    let name = config.path.to_string_lossy().to_ascii_lowercase();
-    if HDF5.iter().any(|extension| name.ends_with(extension)) {
-        let reason =
-            "`dataset.windows` does not read HDF5 yet; write its arrays as Zarr, or as .npy files"
-                .to_owned();
-        return Err(DatasetError::BrokenFile { path: config.path.clone(), reason });
     }
     if config.format == AUTO || formats.clone().any(|format| format == config.format) {
         return Ok(());

@@ -10,12 +10,13 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::chunks::{self, Chunks, Stored};
 use super::index::{Piece, ScannedSet, WindowIndex};
 use super::plan::Column;
 use super::rows::{Found, Parts, RowFormat, Rows};
 use super::{Windows, report};
 use crate::indexed::Opening;
-use crate::zarr::{Chunk, Grid, ShardChunk, Shards, V2, V3, ZarrArray, decode, is_group};
+use crate::zarr::{Grid, ShardChunk, Shards, V2, V3, ZarrArray, decode, is_group};
 use forebay_dataset::Defect;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::npy_header::ARRAY;
@@ -25,7 +26,7 @@ use forebay_index::shard_paths::{below, is_below};
 use forebay_index::stored_file::StoredFile;
 use forebay_storage::Storage;
 use forebay_storage::listing::EntryKind;
-use forebay_storage::location::{ByteRange, FileId, Location, Transform, Unit};
+use forebay_storage::location::{ByteRange, FileId, Location};
 
 /// The file of a group of format 2.
 const GROUP: &str = ".zgroup";
@@ -277,29 +278,64 @@ fn stored_files(
     Ok(numbers)
 }
 
-/// A chunk that exists: its number, its file's number, and where it is in a shard.
-#[derive(Debug, Clone, Copy)]
-struct Stored {
-    number: u64,
-    file: u64,
-    range: ByteRange,
+/// The chunks of rows of a column.
+struct ZarrChunks<'i> {
+    rows: Rows<'i, Chunked>,
+    buffers: [Vec<u8>; 2],
 }
 
-/// The chunks of a range that exist.
-fn present(rows: &Rows<'_, Chunked>, numbers: Range<u64>) -> impl Iterator<Item = Stored> {
-    let is_sharded = rows.column().more.array.shards.is_some();
-    let pieces = rows.index.pieces_from(rows.set, rows.place, numbers.start);
-    pieces.take_while(move |piece| piece.first < numbers.end).flat_map(move |piece| {
-        let end = piece.first.saturating_add(piece.bytes);
-        let each = piece.first.max(numbers.start)..end.min(numbers.end);
-        each.map(move |number| match is_sharded {
-            false => Stored { number, file: number, range: ByteRange { offset: 0, length: None } },
-            true => {
-                let range = ByteRange { offset: piece.offset, length: Some(piece.form) };
-                Stored { number, file: piece.file, range }
-            }
+impl<'i> ZarrChunks<'i> {
+    fn new(rows: Rows<'i, Chunked>) -> Self {
+        Self { rows, buffers: [Vec::new(), Vec::new()] }
+    }
+
+    fn more(&self) -> &'i Chunked {
+        &self.rows.column().more
+    }
+
+    /// The number of the first file of chunks.
+    fn first_file(&self) -> u64 {
+        self.rows.index.file_count().saturating_add(self.more().before)
+    }
+}
+
+impl<'i> Chunks<'i> for ZarrChunks<'i> {
+    fn array(&self) -> &'i ZarrArray {
+        &self.more().array
+    }
+
+    fn is_plain(&self) -> bool {
+        self.array().is_plain()
+    }
+
+    fn stored(&self, numbers: Range<u64>) -> impl Iterator<Item = Stored> {
+        let (is_sharded, first) = (self.array().shards.is_some(), self.first_file());
+        let pieces = self.rows.index.pieces_from(self.rows.set, self.rows.place, numbers.start);
+        pieces.take_while(move |piece| piece.first < numbers.end).flat_map(move |piece| {
+            let end = piece.first.saturating_add(piece.bytes);
+            let each = piece.first.max(numbers.start)..end.min(numbers.end);
+            each.map(move |number| {
+                let (file, range) = match is_sharded {
+                    false => (number, ByteRange { offset: 0, length: None }),
+                    true => {
+                        (piece.file, ByteRange { offset: piece.offset, length: Some(piece.form) })
+                    }
+                };
+                Stored { number, file: FileId(first.saturating_add(file)), range, form: 0 }
+            })
         })
-    })
+    }
+
+    fn unpack<'b>(&'b mut self, _: Stored, packed: &'b [u8]) -> Result<&'b [u8], Defect> {
+        decode(&self.more().array, packed, &mut self.buffers)
+    }
+
+    fn named(&self, stored: Stored, Defect(reason): Defect) -> Defect {
+        let Chunked { array, folder, .. } = self.more();
+        let path = chunk_path(folder, array, stored.file.0.saturating_sub(self.first_file()));
+        let name = &self.rows.column().name;
+        Defect(format!("`{name}`, {}: {reason}", String::from_utf8_lossy(&path)))
+    }
 }
 
 /// The file of a chunk or a shard, relative to the root.
@@ -307,16 +343,6 @@ fn chunk_path(folder: &str, array: &ZarrArray, number: u64) -> Vec<u8> {
     let mut name = Vec::new();
     Grid(array.files()).append_name(number, &mut name);
     below(folder.as_bytes(), &name)
-}
-
-/// The size of the elements of a chunk that have the same row.
-fn chunk_row_bytes(array: &ZarrArray) -> u64 {
-    array.chunk_bytes() / array.chunk[0]
-}
-
-/// Whether each chunk has whole rows, as an array in C order has them.
-fn has_whole_rows(array: &ZarrArray) -> bool {
-    array.is_plain() && array.chunk[1..] == array.shape[1..]
 }
 
 impl RowFormat for ZarrRows {
@@ -414,65 +440,12 @@ impl RowFormat for ZarrRows {
     }
 
     fn locate(rows: Rows<'_, Chunked>, locations: &mut Vec<Location>) {
-        let Chunked { array, before, .. } = &rows.column().more;
-        let (grid, is_plain) = (Grid(array), array.is_plain());
-        let first = rows.index.file_count().saturating_add(*before);
-        for (place, numbers) in grid.of_rows(&rows.rows) {
-            for Stored { file, range, .. } in present(&rows, numbers) {
-                let file = FileId(first.saturating_add(file));
-                locations.push(match is_plain {
-                    false => Location { file, range, unit: Unit::Block(Transform::None) },
-                    true => {
-                        let row_bytes = chunk_row_bytes(array);
-                        let Range { start, end } = grid.rows_in(place, &rows.rows);
-                        let offset = (start - place * array.chunk[0]) * row_bytes;
-                        let range = ByteRange { offset, length: Some((end - start) * row_bytes) };
-                        Location { range, ..Location::whole(file) }
-                    }
-                });
-            }
-        }
+        chunks::locate(&ZarrChunks::new(rows.clone()), &rows.rows, locations);
     }
 
     fn values<'a>(rows: Rows<'_, Chunked>, parts: &mut Parts<'a>) -> Result<Cow<'a, [u8]>, Defect> {
-        let Column { name, more: Chunked { array, folder, .. }, .. } = rows.column();
-        let grid = Grid(array);
-        let bytes = rows.bytes().unwrap_or(u64::MAX);
-        let is_one = rows.rows.start / array.chunk[0] == (rows.rows.end - 1) / array.chunk[0];
-        if is_one && has_whole_rows(array) {
-            let mut numbers = grid.of_rows(&rows.rows).map(|(_, numbers)| numbers);
-            if numbers.any(|numbers| present(&rows, numbers).next().is_some()) {
-                return parts.take_exact(bytes, name).map(Cow::Borrowed);
-            }
-        }
-        let bytes = usize::try_from(bytes)
-            .map_err(|_| Defect("a window is larger than memory".to_owned()))?;
-        // Elements of chunks that do not exist.
-        let mut into = match array.fill.iter().all(|byte| *byte == 0) {
-            true => vec![0; bytes],
-            false => array.fill.repeat(bytes / array.fill.len()),
-        };
-        let mut buffers = [Vec::new(), Vec::new()];
-        for (place, numbers) in grid.of_rows(&rows.rows) {
-            for Stored { number, file, .. } in present(&rows, numbers) {
-                let named = |Defect(reason)| {
-                    let path = chunk_path(folder, array, file);
-                    Defect(format!("`{name}`, {}: {reason}", String::from_utf8_lossy(&path)))
-                };
-                let chunk = if array.is_plain() {
-                    let Range { start, end } = grid.rows_in(place, &rows.rows);
-                    let bytes = parts.take_exact((end - start) * chunk_row_bytes(array), name)?;
-                    Chunk { number, first_row: start, bytes }
-                } else {
-                    let bytes = decode(array, parts.take(), &mut buffers).map_err(named)?;
-                    Chunk { number, first_row: place * array.chunk[0], bytes }
-                };
-                if !grid.copy(chunk, &rows.rows, &mut into) {
-                    return Err(named(Defect("a chunk is too short".to_owned())));
-                }
-            }
-        }
-        Ok(into.into())
+        let of_rows = (&rows.rows, rows.bytes().unwrap_or(u64::MAX), &rows.column().name[..]);
+        chunks::values(&mut ZarrChunks::new(rows.clone()), of_rows, parts)
     }
 
     fn shares_units(columns: &[Column<Chunked>]) -> bool {

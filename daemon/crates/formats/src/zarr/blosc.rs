@@ -22,7 +22,7 @@ const COMPRESSORS: [&str; 5] = ["BloscLZ", "LZ4", "Snappy", "Zlib", "Zstd"];
 ///
 /// # Errors
 /// The bytes are not such a container.
-pub(super) fn decode(
+pub(crate) fn decode(
     bytes: &[u8],
     expected: usize,
     buffer: &mut Vec<u8>,

@@ -1,0 +1,176 @@
+//! HDF5 files: where the numbers of their datasets are.
+//!
+//! A file is a tree of objects. An object has a header ([`header`]) of messages; a group's lead to the objects in it
+//! ([`group`]), and a dataset's are its type, shape, filters and the place of its bytes ([`dataset`]): one range, or chunks
+//! that a tree lists ([`chunks`]). `filters` undoes what was done to a chunk. The specification:
+//! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>. What the library writes with its usual settings is read;
+//! what its newest ones write (`libver="latest"`), and types other than numbers, are refused with the remedy.
+
+mod chunks;
+mod dataset;
+mod filters;
+mod group;
+mod header;
+
+use forebay_dataset::error::DatasetError;
+use forebay_index::window::{Bytes, Window, WindowSize};
+
+pub(super) use self::chunks::StoredChunk;
+pub(super) use self::dataset::{Hdf5Dataset, Place};
+pub(super) use self::filters::{Filter, unfilter};
+
+/// The mark of a file, which a user's block of 512 × 2ⁿ bytes may precede.
+const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
+/// The most places at which the mark is looked for.
+const MARK_PLACES: u32 = 12;
+/// The bytes of a superblock of any version, at most.
+const SUPERBLOCK_BYTES: u64 = 96;
+/// What a writer does to be read here.
+const REWRITE: &str = "write it once more with h5py.File(path, \"w\", libver=\"earliest\")";
+
+/// An open file.
+pub(super) struct Hdf5<'f> {
+    window: Window<'f>,
+    /// The offset of the file's address 0.
+    base: u64,
+    /// The sizes of addresses and of lengths in the file, in bytes.
+    sizes: Sizes,
+    root: u64,
+}
+
+/// The sizes of numbers in a file, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    offset: usize,
+    length: usize,
+}
+
+/// Reads numbers from bytes, the lowest byte first; `None`: the bytes have ended.
+#[derive(Debug, Clone, Copy)]
+struct Numbers<'b> {
+    rest: &'b [u8],
+}
+
+impl<'b> Numbers<'b> {
+    fn take(&mut self, count: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn skip(&mut self, count: usize) -> Option<()> {
+        self.take(count).map(drop)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    /// A number of at most 8 bytes.
+    fn sized(&mut self, size: usize) -> Option<u64> {
+        let bytes = self.take(size)?;
+        let mut wide = [0; 8];
+        wide.get_mut(..size)?.copy_from_slice(bytes);
+        Some(u64::from_le_bytes(wide))
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.sized(2).and_then(|number| u16::try_from(number).ok())
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.sized(4).and_then(|number| u32::try_from(number).ok())
+    }
+
+    /// An address; the inner `None`: it is undefined.
+    fn address(&mut self, sizes: Sizes) -> Option<Option<u64>> {
+        let address = self.sized(sizes.offset)?;
+        let undefined = u64::MAX >> (64 - 8 * sizes.offset);
+        Some((address != undefined).then_some(address))
+    }
+}
+
+impl<'f> Hdf5<'f> {
+    /// Opens a file, and reads where its root group is.
+    ///
+    /// # Errors
+    /// It is no HDF5 file, or it cannot be read.
+    pub(super) fn open(file: &'f dyn Bytes, size: WindowSize) -> Result<Self, DatasetError> {
+        let mut window = Window::new(file, size);
+        let length = file.length();
+        let mut places = (0..MARK_PLACES).map(|place| if place == 0 { 0 } else { 256 << place });
+        let found = places.find_map(|at| {
+            if length.saturating_sub(at) < MARK.len() as u64 {
+                return None;
+            }
+            match window.get(at, MARK.len() as u64) {
+                Ok(bytes) => (bytes == MARK).then_some(Ok(at)),
+                Err(error) => Some(Err(error)),
+            }
+        });
+        let at = found
+            .transpose()?
+            .ok_or_else(|| file.fault("it is no HDF5 file: it has no mark of one".to_owned()))?;
+        let bytes = window.get(at, SUPERBLOCK_BYTES.min(length - at))?.to_vec();
+        let parsed = superblock(&bytes[MARK.len()..]);
+        let (sizes, base, root) = parsed.ok_or_else(|| {
+            file.fault("its superblock is damaged, or of an unknown version".to_owned())
+        })?;
+        // Some writers leave the base at 0 behind a user's block.
+        let base = if base == 0 { at } else { base };
+        Ok(Self { window, base, sizes, root })
+    }
+
+    fn fault(&self, reason: impl Into<String>) -> DatasetError {
+        self.window.file.fault(reason.into())
+    }
+
+    /// The error for a part that is not as the specification has it.
+    fn damaged(&self, what: &str, address: u64) -> DatasetError {
+        self.fault(format!("{what} at byte {} is damaged", self.base.saturating_add(address)))
+    }
+
+    /// Bytes of the file.
+    fn get(&mut self, address: u64, length: u64) -> Result<&[u8], DatasetError> {
+        self.window.get(self.base.saturating_add(address), length)
+    }
+
+    /// As [`get`](Self::get), of fewer bytes at the end of the file.
+    fn get_at_most(&mut self, address: u64, length: u64) -> Result<&[u8], DatasetError> {
+        let rest = self.window.file.length().saturating_sub(self.base.saturating_add(address));
+        self.get(address, length.min(rest))
+    }
+}
+
+/// The sizes, the base and the address of the root group's header.
+fn superblock(bytes: &[u8]) -> Option<(Sizes, u64, u64)> {
+    let mut numbers = Numbers { rest: bytes };
+    let version = numbers.u8()?;
+    let is_old = version < 2;
+    if is_old {
+        // Versions of the free space, the root group and shared headers.
+        numbers.skip(4)?;
+    }
+    let sizes = Sizes { offset: numbers.u8()?.into(), length: numbers.u8()?.into() };
+    if ![sizes.offset, sizes.length].iter().all(|size| [2, 4, 8].contains(size)) {
+        return None;
+    }
+    match version {
+        0 | 1 => {
+            // A reserved byte, the widths of trees, flags, and in version 1 the width of trees of chunks.
+            numbers.skip(if version == 0 { 9 } else { 13 })?;
+            let base = numbers.sized(sizes.offset)?;
+            // Free space, the end of the file, the driver; then the root's entry: its name and its header.
+            numbers.skip(4 * sizes.offset)?;
+            Some((sizes, base, numbers.address(sizes)??))
+        }
+        2 | 3 => {
+            numbers.skip(1)?;
+            let base = numbers.sized(sizes.offset)?;
+            // The extension, and the end of the file.
+            numbers.skip(2 * sizes.offset)?;
+            Some((sizes, base, numbers.address(sizes)??))
+        }
+        _ => None,
+    }
+}

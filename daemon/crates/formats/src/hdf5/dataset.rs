@@ -1,0 +1,261 @@
+//! What a dataset's header says of it.
+
+use forebay_dataset::error::DatasetError;
+use forebay_protocol::tensor::{DType, MAX_RANK};
+
+use super::filters::{Filter, filters};
+use super::header::{
+    DATASPACE, DATATYPE, EXTERNAL_FILES, FILL, FILTERS, LAYOUT, Message, OLD_FILL,
+};
+use super::{Hdf5, Numbers, REWRITE, Sizes};
+
+/// A dataset of numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct Hdf5Dataset {
+    pub(in super::super) dtype: DType,
+    pub(in super::super) big_endian: bool,
+    pub(in super::super) shape: Vec<u64>,
+    /// An element that no one wrote, as stored.
+    pub(in super::super) fill: Vec<u8>,
+    pub(in super::super) place: Place,
+}
+
+/// Where the elements of a dataset are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Place {
+    /// One after the other from an offset of the file on; `None`: nowhere, all have the fill value.
+    Range(Option<u64>),
+    Chunks {
+        /// The shape of a chunk, which those at the ends have too.
+        chunk: Vec<u64>,
+        /// In the order in which they were applied.
+        filters: Vec<Filter>,
+        /// The address of the tree of chunks; `None`: there is none.
+        tree: Option<u64>,
+    },
+}
+
+/// Why a dataset is not read.
+enum Fault {
+    Damaged,
+    Other(String),
+}
+
+impl From<String> for Fault {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
+impl Hdf5<'_> {
+    /// Reads what a dataset is.
+    ///
+    /// # Errors
+    /// It is of another type than numbers, stored in a way that is not read, damaged, or cannot be read.
+    pub(in super::super) fn dataset(
+        &mut self,
+        path: &str,
+        header: u64,
+    ) -> Result<Hdf5Dataset, DatasetError> {
+        let messages = self.header(header)?;
+        let found = self.dataset_of(&messages);
+        found.map_err(|fault| match fault {
+            Fault::Damaged => self.damaged(&format!("the header of {path:?}"), header),
+            Fault::Other(reason) => self.fault(format!("the dataset {path:?}: {reason}")),
+        })
+    }
+
+    fn dataset_of(&self, messages: &[Message]) -> Result<Hdf5Dataset, Fault> {
+        let one = |kind: u16| messages.iter().find(|message| message.kind == kind);
+        let needed = |kind: u16| match one(kind) {
+            Some(message) if message.is_shared => Err(Fault::Other(format!(
+                "its type is stored apart from it, which is not read; {REWRITE}"
+            ))),
+            Some(message) => Ok(message),
+            None => Err(Fault::Damaged),
+        };
+        if one(EXTERNAL_FILES).is_some() {
+            return Err("its elements are in other files, which are not read".to_owned().into());
+        }
+        let (dtype, big_endian) = type_of(&needed(DATATYPE)?.bytes)?;
+        let shape = shape_of(&needed(DATASPACE)?.bytes, self.sizes)?;
+        let size = usize::try_from(dtype.size_bytes()).unwrap_or(8);
+        let fill = match (one(FILL), one(OLD_FILL)) {
+            (Some(message), _) => fill_of(&message.bytes).ok_or(Fault::Damaged)?,
+            (None, Some(message)) => sized_value(&mut Numbers { rest: &message.bytes }),
+            (None, None) => None,
+        };
+        let fill = fill.filter(|fill| fill.len() == size).unwrap_or_else(|| vec![0; size]);
+        let filters = one(FILTERS).map(|message| filters(&message.bytes)).transpose()?;
+        let layout = needed(LAYOUT)?;
+        let place = self.place_of(layout, &shape, size as u64, filters.unwrap_or_default())?;
+        Ok(Hdf5Dataset { dtype, big_endian, shape, fill, place })
+    }
+
+    fn place_of(
+        &self,
+        message: &Message,
+        shape: &[u64],
+        size: u64,
+        filters: Vec<Filter>,
+    ) -> Result<Place, Fault> {
+        let mut numbers = Numbers { rest: &message.bytes };
+        let version = numbers.u8().ok_or(Fault::Damaged)?;
+        let class = numbers.u8().ok_or(Fault::Damaged)?;
+        match (version, class) {
+            // In the header.
+            (3 | 4, 0) => Ok(Place::Range(Some(self.base.saturating_add(message.address + 4)))),
+            (3 | 4, 1) => {
+                let address = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
+                Ok(Place::Range(address.map(|address| self.base.saturating_add(address))))
+            }
+            (3, 2) => {
+                let axes = usize::from(numbers.u8().ok_or(Fault::Damaged)?);
+                let tree = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
+                let sides = (0..axes).map(|_| numbers.u32().map(u64::from));
+                let mut chunk: Vec<u64> = sides.collect::<Option<_>>().ok_or(Fault::Damaged)?;
+                // The last one is the size of an element.
+                let is_whole = chunk.pop() == Some(size) && chunk.len() == shape.len();
+                match is_whole && !chunk.contains(&0) {
+                    true => Ok(Place::Chunks { chunk, filters, tree }),
+                    false => Err(Fault::Damaged),
+                }
+            }
+            (4, 2) => {
+                Err(format!("its chunks are listed in a newer way, which is not read; {REWRITE}")
+                    .into())
+            }
+            (4, 3) => Err("it is a view of other datasets, which is not read".to_owned().into()),
+            _ => {
+                Err(format!("its layout is of version {version}, which is not read; {REWRITE}")
+                    .into())
+            }
+        }
+    }
+}
+
+/// The type of elements, and whether the most significant byte is first.
+fn type_of(bytes: &[u8]) -> Result<(DType, bool), Fault> {
+    const CLASSES: [&str; 11] = [
+        "integers",
+        "floats",
+        "times",
+        "texts",
+        "bits",
+        "opaque bytes",
+        "structures",
+        "references",
+        "enumerations",
+        "lists of different lengths",
+        "arrays",
+    ];
+    let damaged = || Fault::Damaged;
+    let mut numbers = Numbers { rest: bytes };
+    let first = numbers.u8().ok_or_else(damaged)?;
+    let (class, version) = (first & 15, first >> 4);
+    let flags = numbers.take(3).ok_or_else(damaged)?;
+    let (big_endian, is_signed) = (flags[0] & 1 != 0, flags[0] & 8 != 0);
+    let size = numbers.u32().ok_or_else(damaged)?;
+    let refused = |what: &str| {
+        Fault::Other(format!("its elements are {what}; numbers and booleans are read"))
+    };
+    match class {
+        0 => {
+            let bits = numbers.u16().zip(numbers.u16()).ok_or_else(damaged)?;
+            let dtype = match (size, is_signed) {
+                (1, false) => DType::U8,
+                (1, true) => DType::I8,
+                (2, false) => DType::U16,
+                (2, true) => DType::I16,
+                (4, false) => DType::U32,
+                (4, true) => DType::I32,
+                (8, false) => DType::U64,
+                (8, true) => DType::I64,
+                _ => return Err(refused(&format!("integers of {size} bytes"))),
+            };
+            match bits == (0, u16::try_from(8 * size).unwrap_or(0)) {
+                true => Ok((dtype, big_endian)),
+                false => Err(refused("integers of other numbers of bits")),
+            }
+        }
+        1 => {
+            // The offset and the number of bits; places and sizes of the exponent and the mantissa.
+            let form = numbers.take(8).ok_or_else(damaged)?;
+            let dtype = match (size, form) {
+                (2, [0, 0, 16, 0, 10, 5, 0, 10]) => DType::F16,
+                (4, [0, 0, 32, 0, 23, 8, 0, 23]) => DType::F32,
+                (8, [0, 0, 64, 0, 52, 11, 0, 52]) => DType::F64,
+                _ => return Err(refused("floats of another form than IEEE's")),
+            };
+            match flags[0] & 0x40 == 0 {
+                true => Ok((dtype, big_endian)),
+                false => Err(refused("floats in the order of bytes of a VAX")),
+            }
+        }
+        8 => {
+            // Of integers; h5py's booleans are named FALSE and TRUE.
+            let (dtype, big_endian) = type_of(numbers.rest)?;
+            let base = if dtype.size_bytes() > 0 { 12 } else { 0 };
+            let count = u16::from_le_bytes([flags[0], flags[1]]);
+            let names = numbers.rest.get(base..).unwrap_or_default();
+            let is_bool = count == 2
+                && dtype == DType::I8
+                && version > 0
+                && names.starts_with(b"FALSE\0")
+                && names.windows(5).any(|name| name == b"TRUE\0");
+            Ok((if is_bool { DType::Bool } else { dtype }, big_endian))
+        }
+        other => Err(refused(CLASSES.get(usize::from(other)).unwrap_or(&"of an unknown type"))),
+    }
+}
+
+/// The shape of a dataset, which has rows.
+fn shape_of(bytes: &[u8], sizes: Sizes) -> Result<Vec<u64>, Fault> {
+    let mut numbers = Numbers { rest: bytes };
+    let parsed = numbers.u8().zip(numbers.u8()).zip(numbers.u8());
+    let ((version, rank), _) = parsed.ok_or(Fault::Damaged)?;
+    let is_null = match version {
+        1 => {
+            numbers.skip(5).ok_or(Fault::Damaged)?;
+            false
+        }
+        2 => numbers.u8().ok_or(Fault::Damaged)? == 2,
+        _ => return Err(Fault::Damaged),
+    };
+    if is_null || rank == 0 {
+        return Err("it has no rows; the first axis must be the rows".to_owned().into());
+    }
+    if usize::from(rank) >= MAX_RANK {
+        return Err(
+            format!("it has {rank} dimensions, and a sample may have {}", MAX_RANK - 1).into()
+        );
+    }
+    let shape = (0..rank).map(|_| numbers.sized(sizes.length)).collect::<Option<Vec<_>>>();
+    let shape = shape.ok_or(Fault::Damaged)?;
+    // A row with no elements has no values, and the sizes of others are computed with the element's.
+    let elements = shape.iter().try_fold(8_u64, |all, side| all.checked_mul((*side).max(1)));
+    elements.map(|_| shape).ok_or(Fault::Damaged)
+}
+
+/// The fill value of a message; the inner `None`: it has none.
+fn fill_of(bytes: &[u8]) -> Option<Option<Vec<u8>>> {
+    let mut numbers = Numbers { rest: bytes };
+    Some(match numbers.u8()? {
+        // When space is allocated, when it is filled, whether there is a value.
+        1 | 2 => match numbers.take(3)?[2] {
+            0 => None,
+            _ => sized_value(&mut numbers),
+        },
+        3 => match numbers.u8()? & 0x20 {
+            0 => None,
+            _ => sized_value(&mut numbers),
+        },
+        _ => return None,
+    })
+}
+
+/// A value after its size.
+fn sized_value(numbers: &mut Numbers<'_>) -> Option<Vec<u8>> {
+    let size = numbers.u32().and_then(|size| usize::try_from(size).ok())?;
+    numbers.take(size).filter(|value| !value.is_empty()).map(<[u8]>::to_vec)
+}

@@ -1,0 +1,187 @@
+//! The objects in a file, by their paths.
+
+use std::collections::HashSet;
+
+use forebay_dataset::error::DatasetError;
+
+use super::header::{LAYOUT, LINK, LINK_INFO, Message, SYMBOL_TABLE};
+use super::{Hdf5, Numbers, REWRITE};
+
+/// The most objects of a file.
+const MAX_OBJECTS: usize = 1 << 22;
+/// The most levels of groups, and of a tree.
+const MAX_DEPTH: usize = 64;
+/// The most bytes of the names of a group.
+const MAX_HEAP_BYTES: u64 = 64 << 20;
+
+impl Hdf5<'_> {
+    /// The datasets of the file, by their paths and the addresses of their headers, in the order of the groups' lists. Links to other files and names that are not UTF-8 are left
+    /// out; an object of several paths has the first one.
+    ///
+    /// # Errors
+    /// A group is damaged or of a newer kind, or the file cannot be read.
+    pub(in super::super) fn datasets(&mut self) -> Result<Vec<(String, u64)>, DatasetError> {
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut waiting = vec![(String::new(), self.root, 0)];
+        while let Some((path, header, depth)) = waiting.pop() {
+            if !seen.insert(header) {
+                continue;
+            }
+            if depth > MAX_DEPTH || seen.len() > MAX_OBJECTS {
+                return Err(self.fault("it has too many objects, or groups in groups"));
+            }
+            let messages = self.header(header)?;
+            if messages.iter().any(|message| message.kind == LAYOUT) {
+                found.push((path, header));
+                continue;
+            }
+            let mut links = self.links(&messages, &path)?;
+            // The last one is visited first.
+            links.reverse();
+            waiting.extend(links.into_iter().map(|(name, header)| match path.is_empty() {
+                true => (name, header, depth + 1),
+                false => (format!("{path}/{name}"), header, depth + 1),
+            }));
+        }
+        Ok(found)
+    }
+
+    /// The objects in a group.
+    fn links(
+        &mut self,
+        messages: &[Message],
+        path: &str,
+    ) -> Result<Vec<(String, u64)>, DatasetError> {
+        let mut links = Vec::new();
+        for message in messages {
+            let mut numbers = Numbers { rest: &message.bytes };
+            match message.kind {
+                SYMBOL_TABLE => {
+                    let places = numbers.address(self.sizes).zip(numbers.address(self.sizes));
+                    let Some((Some(tree), Some(heap))) = places else {
+                        return Err(self.damaged("the list of a group", message.address));
+                    };
+                    let names = self.heap(heap)?;
+                    self.symbols(tree, &names, &mut links, 0)?;
+                }
+                LINK => {
+                    let link = link(message, self);
+                    links.extend(link.ok_or_else(|| self.damaged("a link", message.address))?);
+                }
+                LINK_INFO if dense(message, self).is_none_or(|is_dense| is_dense) => {
+                    return Err(self.fault(format!(
+                        "the group {:?} lists its objects in a way that is not read; {REWRITE}",
+                        format!("/{path}")
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(links)
+    }
+
+    /// The names of an old group.
+    fn heap(&mut self, address: u64) -> Result<Vec<u8>, DatasetError> {
+        let sizes = self.sizes;
+        let what = "the names of a group";
+        let head = self.get(address, 8 + 2 * sizes.length as u64 + sizes.offset as u64)?.to_vec();
+        let mut numbers = Numbers { rest: &head };
+        let is_heap = numbers.take(4) == Some(b"HEAP");
+        let parsed = numbers.skip(4).and_then(|()| {
+            let bytes = numbers.sized(sizes.length)?;
+            numbers.skip(sizes.length)?;
+            Some((bytes, numbers.address(sizes)??))
+        });
+        match parsed {
+            Some((bytes, data)) if is_heap && bytes <= MAX_HEAP_BYTES => {
+                Ok(self.get(data, bytes)?.to_vec())
+            }
+            _ => Err(self.damaged(what, address)),
+        }
+    }
+
+    /// The objects below a node of an old group's tree.
+    fn symbols(
+        &mut self,
+        address: u64,
+        names: &[u8],
+        links: &mut Vec<(String, u64)>,
+        depth: usize,
+    ) -> Result<(), DatasetError> {
+        let what = "the list of a group";
+        if depth > MAX_DEPTH || links.len() > MAX_OBJECTS {
+            return Err(self.damaged(what, address));
+        }
+        let sizes = self.sizes;
+        let head = self.get(address, 8)?.to_vec();
+        if head.starts_with(b"SNOD") {
+            let count = u64::from(u16::from_le_bytes([head[6], head[7]]));
+            let each = 2 * sizes.offset + 24;
+            let entries = self.get(address + 8, count * each as u64)?.to_vec();
+            for entry in entries.chunks_exact(each) {
+                let mut numbers = Numbers { rest: entry };
+                let name = numbers.sized(sizes.offset).and_then(|at| name_at(names, at));
+                let header = numbers.address(sizes).flatten();
+                // A soft link has no object.
+                let is_link = numbers.u32() == Some(2);
+                if let (Some(name), Some(header), false) = (name, header, is_link) {
+                    links.push((name, header));
+                }
+            }
+            return Ok(());
+        }
+        if !head.starts_with(b"TREE\0") {
+            return Err(self.damaged(what, address));
+        }
+        let count = usize::from(u16::from_le_bytes([head[6], head[7]]));
+        let bytes = count * (sizes.length + sizes.offset);
+        let rest = self.get(address + 8 + 2 * sizes.offset as u64, bytes as u64)?.to_vec();
+        let mut numbers = Numbers { rest: &rest };
+        for _ in 0..count {
+            let child = numbers.skip(sizes.length).and_then(|()| numbers.address(sizes)?);
+            let child = child.ok_or_else(|| self.damaged(what, address))?;
+            self.symbols(child, names, links, depth + 1)?;
+        }
+        Ok(())
+    }
+}
+
+fn name_at(names: &[u8], at: u64) -> Option<String> {
+    let rest = names.get(usize::try_from(at).ok()?..)?;
+    let end = rest.iter().position(|byte| *byte == 0)?;
+    String::from_utf8(rest[..end].to_vec()).ok().filter(|name| !name.is_empty())
+}
+
+/// A link to an object; the inner `None`: to a path or to another file, or of a name that is not UTF-8.
+fn link(message: &Message, file: &Hdf5<'_>) -> Option<Option<(String, u64)>> {
+    let mut numbers = Numbers { rest: &message.bytes };
+    (numbers.u8()? == 1).then_some(())?;
+    let flags = numbers.u8()?;
+    let kind = if flags & 8 != 0 { numbers.u8()? } else { 0 };
+    if flags & 4 != 0 {
+        // The order in which it was made.
+        numbers.skip(8)?;
+    }
+    if flags & 0x10 != 0 {
+        // The encoding of the name.
+        numbers.skip(1)?;
+    }
+    let length = usize::try_from(numbers.sized(1 << (flags & 3))?).ok()?;
+    let name = numbers.take(length)?;
+    if kind != 0 {
+        return Some(None);
+    }
+    let header = numbers.address(file.sizes)??;
+    Some(String::from_utf8(name.to_vec()).ok().map(|name| (name, header)))
+}
+
+/// Whether a group's links are in a heap of their own; `None`: the message is damaged.
+fn dense(message: &Message, file: &Hdf5<'_>) -> Option<bool> {
+    let mut numbers = Numbers { rest: &message.bytes };
+    numbers.skip(1)?;
+    let flags = numbers.u8()?;
+    if flags & 1 != 0 {
+        numbers.skip(8)?;
+    }
+    Some(numbers.address(file.sizes)?.is_some())
+}

@@ -1,0 +1,198 @@
+"""`[dataset.windows]` over HDF5 files that h5py writes: windows are slices of the datasets."""
+
+import forebay
+import numpy
+import pytest
+from support import digests, rows_of
+from test_windows import config
+
+h5py = pytest.importorskip("h5py")
+
+LENGTH, STRIDE = 8, 3
+WAYS = {
+    "one range": {},
+    "chunks": {"chunks": (5, 2)},
+    "gzip": {"chunks": (7, 3), "compression": "gzip"},
+    "gzip, shuffled, with checksums": {"chunks": (7, 3), "compression": "gzip", "shuffle": True, "fletcher32": True},
+    "lzf": {"chunks": (16, 3), "compression": "lzf"},
+    "checksums": {"chunks": (4, 3), "fletcher32": True},
+    "growing": {"chunks": (6, 3), "maxshape": (None, 3), "compression": "gzip"},
+}
+
+
+def values(rows, seed, dtype="<f4"):
+    generator = numpy.random.default_rng(seed)
+    # Some chunks do not become smaller, so that their filter is left out.
+    noisy = generator.integers(0, 2, (rows, 1)) * generator.integers(-999, 999, (rows, 3))
+    return noisy.astype(dtype)
+
+
+def read(folder, keys, path="data", **options):
+    with forebay.Loader(config(folder, keys, kind="hdf5", path=path, **options)) as loader:
+        return rows_of(loader)
+
+
+KEYS = f"length = {LENGTH}\nstride = {STRIDE}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["<f4", ">f8", "<i2", "u1", "<f2", "<u8"])
+def test_windows_are_slices_of_datasets(tmp_path, way, dtype):
+    x = values(50, 1, dtype)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_dataset("x", data=x, **WAYS[way])
+        file["y"] = numpy.arange(50)
+        file["flag"] = numpy.arange(50) % 3 == 0
+    found = read(tmp_path, KEYS, "data.h5")
+    assert len(found) == (50 - LENGTH) // STRIDE + 1
+    for index, row in found.items():
+        rows = slice(index * STRIDE, index * STRIDE + LENGTH)
+        assert set(row) == {"x", "y", "flag"}
+        assert row["x"].dtype == numpy.dtype(dtype).newbyteorder("=") and row["flag"].dtype == bool
+        numpy.testing.assert_array_equal(row["x"], x[rows])
+        numpy.testing.assert_array_equal(row["y"], numpy.arange(50)[rows])
+        numpy.testing.assert_array_equal(row["flag"], numpy.arange(50)[rows] % 3 == 0)
+
+
+FIELDS = """
+[dataset.windows.fields]
+x = { from = "obs/x" }
+action = { from = "actions", start = -1 }
+"""
+
+
+@pytest.fixture
+def episodes(tmp_path):
+    """Two files of groups that are episodes, as robomimic writes them, with chunks of the shapes that h5py chooses."""
+    (tmp_path / "data").mkdir()
+    found = []
+    for number in range(2):
+        with h5py.File(tmp_path / "data" / f"{number}.hdf5", "w", userblock_size=512 * number) as file:
+            groups = {}
+            for demo in range(14):
+                rows = 5 + 9 * demo
+                group = file.create_group(f"data/demo_{demo}")
+                group.attrs["samples"] = rows
+                x = values(rows, 100 * number + demo)
+                group.create_dataset("obs/x", data=x, chunks=True, compression="gzip" if demo % 2 else None)
+                group["actions"] = x[:, 0].astype(numpy.float64)
+                groups[f"demo_{demo}"] = x
+            file["mask/train"] = numpy.array([b"demo_1"])
+            found += [groups[name] for name in sorted(groups)]
+    return found
+
+
+def test_groups_are_episodes(tmp_path, episodes):
+    rows = read(tmp_path, KEYS + FIELDS)
+    expected = [(x, start) for x in episodes for start in range(1, len(x) - LENGTH + 1, STRIDE)]
+    assert sorted(rows) == list(range(len(expected)))
+    for index, (x, start) in enumerate(expected):
+        numpy.testing.assert_array_equal(rows[index]["x"], x[start : start + LENGTH])
+        numpy.testing.assert_array_equal(rows[index]["action"], x[start - 1 : start - 1 + LENGTH, 0])
+
+
+def test_a_run_is_resumed_at_the_next_window(tmp_path, episodes):
+    toml = config(tmp_path, KEYS + FIELDS, kind="hdf5")
+    whole = digests(toml)
+    with forebay.Loader(toml) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+    assert digests(toml, state=state) == whole[3:]
+
+
+def test_a_dataset_tells_episodes_apart(tmp_path):
+    x = values(30, 3)
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["episode"] = x, numpy.repeat([3, 1, 3], [12, 3, 15])
+    found = read(tmp_path, KEYS + '\nby = "episode"', "data.h5")
+    starts = [0, 3, 15, 18, 21]
+    assert len(found) == len(starts)
+    for index, start in enumerate(starts):
+        numpy.testing.assert_array_equal(found[index]["x"], x[start : start + LENGTH])
+
+
+def test_elements_that_no_one_wrote_have_the_fill_value(tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_dataset("none", (20,), "<i4", chunks=(4,), fillvalue=-7)
+        some = file.create_dataset("some", (20,), "<i4", chunks=(4,), fillvalue=5, compression="gzip")
+        some[9:11] = 1
+        file.create_dataset("late", (20,), "<f4", fillvalue=2.5)
+        expected = {name: file[name][:] for name in file}
+    found = read(tmp_path, "length = 20", "data.h5")
+    for name, value in expected.items():
+        numpy.testing.assert_array_equal(found[0][name], value)
+
+
+def test_chunks_that_do_not_become_smaller_are_without_their_filter(tmp_path):
+    x = numpy.frombuffer(numpy.random.default_rng(1).bytes(4 * 90), "<i4").reshape(30, 3).copy()
+    x[10:] = 1
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_dataset("x", data=x, chunks=(5, 3), compression="lzf", shuffle=True)
+        masks = {file["x"].id.get_chunk_info(chunk).filter_mask for chunk in range(6)}
+    assert len(masks) == 2, masks
+    numpy.testing.assert_array_equal(read(tmp_path, "length = 30", "data.h5")[0]["x"], x)
+
+
+def test_small_datasets_within_headers_and_many_in_a_group_are_read(tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_layout(h5py.h5d.COMPACT)
+        space, kind = h5py.h5s.create_simple((9, 2)), h5py.h5t.NATIVE_INT32
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, b"c", kind, space, properties))
+        dataset[:] = numpy.arange(18).reshape(9, 2)
+        for number in range(300):
+            file[f"many/{number}"] = numpy.full(9, number)
+    keys = "length = 9\nfields.c = {}"
+    numpy.testing.assert_array_equal(read(tmp_path, keys, "data.h5")[0]["c"], numpy.arange(18).reshape(9, 2))
+    keys = 'length = 9\nfields.c = { from = "many/299" }\nfields.d = { from = "many/7" }'
+    found = read(tmp_path, keys, "data.h5")
+    assert (found[0]["c"] == 299).all() and (found[0]["d"] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda file: file.__setitem__("x", ["a", "b"]), "its elements are"),
+        (lambda file: file.__setitem__("x", 3.0), "it has no rows"),
+        (
+            lambda file: file.create_dataset("x", (9, 9), chunks=(3, 3), scaleoffset=2, dtype="i4"),
+            "(scaleoffset) is not read",
+        ),
+        (
+            lambda file: file.__setitem__("y", numpy.arange(3)),
+            'it has no dataset "x", which dataset.windows names; it has `y`',
+        ),
+        (lambda file: file.create_dataset("x", data=numpy.zeros(3, "i4,f4")), "its elements are structures"),
+    ],
+)
+def test_what_is_not_read_is_named(tmp_path, write, said):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        write(file)
+    with pytest.raises(forebay.Error) as error:
+        read(tmp_path, "length = 2\nfields.x = {}", "data.h5")
+    assert "data.h5" in str(error.value) and said in str(error.value)
+
+
+def test_the_newest_layouts_are_read_or_refused_with_the_remedy(tmp_path):
+    x = values(50, 1)
+    with h5py.File(tmp_path / "data.h5", "w", libver="latest") as file:
+        file["x"] = x
+    numpy.testing.assert_array_equal(read(tmp_path, KEYS, "data.h5")[0]["x"], x[:LENGTH])
+    (tmp_path / "data.h5").unlink()
+    with h5py.File(tmp_path / "data.h5", "w", libver="latest") as file:
+        file.create_dataset("x", data=x, chunks=(4, 3))
+    with pytest.raises(forebay.Error, match=r"write it once more with h5py\.File"):
+        (tmp_path / "saved.index").unlink()
+        read(tmp_path, KEYS, "data.h5")
+
+
+def test_cut_off_files_are_refused(tmp_path):
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        file.create_dataset("x", data=values(300, 1), chunks=(50, 3), compression="gzip")
+    whole = (tmp_path / "whole.h5").read_bytes()
+    for length in (0, 7, 50, 200, 900, len(whole) - 100):
+        (tmp_path / "data.h5").write_bytes(whole[:length])
+        with pytest.raises(forebay.Error, match=r"data\.h5"):
+            read(tmp_path, KEYS, "data.h5")
