@@ -11,9 +11,9 @@ use forebay_config::Config;
 #[cfg(feature = "feed")]
 pub use forebay_feed::fuzzing::{feed_answer, feed_ticket};
 pub use forebay_formats::fuzzing::{
-    arrow_table, coco, dali_index, energon, index, json_key, label_file, litdata_nested, manifest,
-    manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord, token_file,
-    token_index, zarr,
+    arrow_table, coco, dali_index, energon, hdf5, index, json_key, label_file, litdata_nested,
+    manifest, manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord,
+    token_file, token_index, zarr,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
@@ -42,6 +42,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "feed")]
     ("feed_ticket", feed_ticket),
     ("gif", gif),
+    ("hdf5", hdf5),
     ("index", index),
     ("jpeg", jpeg),
     ("jpeg_index", jpeg_index),

@@ -71,6 +71,7 @@ kills! {
     the_trainer_is_killed_over_groups: "trainer" "22" over "group";
     the_daemon_is_killed_over_tokens_of_texts: "daemon" "20" over "texts";
     the_daemon_is_killed_over_windows: "daemon" "21" over "windows";
+    the_daemon_is_killed_over_windows_of_hdf5: "daemon" "28" over "windows.hdf5";
     the_daemon_is_killed_over_windows_of_tables: "daemon" "27" over "windows.parquet";
     the_daemon_and_decoders_are_killed_over_videos: "decoders" "23" over "videos";
     the_trainer_is_killed_over_videos: "trainer" "24" over "videos";

@@ -151,6 +151,36 @@ def test_small_datasets_within_headers_and_many_in_a_group_are_read(tmp_path):
     assert (found[0]["c"] == 299).all() and (found[0]["d"] == 7).all()
 
 
+@pytest.mark.parametrize("count", [5, 40, 3000])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_groups_whose_order_of_creation_is_kept_are_read(tmp_path, count, libver):
+    with h5py.File(tmp_path / "data.h5", "w", libver=libver) as file:
+        group = file.create_group("g", track_order=True)
+        for number in range(count):
+            group[f"a name of some length {number}"] = numpy.full(9, number)
+        # Places in the heap that are free again.
+        for number in range(1, count, 7):
+            del group[f"a name of some length {number}"]
+    for number in {0, 3, count // 14 * 7, count - 1} - {*range(1, count, 7)}:
+        (tmp_path / "saved.index").unlink(missing_ok=True)
+        found = read(tmp_path, f'length = 9\nfields.x = {{ from = "g/a name of some length {number}" }}', "data.h5")
+        assert (found[0]["x"] == number).all()
+
+
+def test_netcdf_files_are_read(tmp_path):
+    netcdf = pytest.importorskip("netCDF4")
+    x = values(100, 1)
+    with netcdf.Dataset(tmp_path / "data.h5", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 3)
+        for number in range(12):
+            variable = file.createVariable(f"v{number}", "f4", ("time", "x"), zlib=True, chunksizes=(10, 3))
+            variable[:] = x + number
+    found = read(tmp_path, KEYS + '\nfields.a = { from = "v3" }\nfields.b = { from = "v11" }', "data.h5")
+    numpy.testing.assert_array_equal(found[2]["a"], x[6:14] + 3)
+    numpy.testing.assert_array_equal(found[2]["b"], x[6:14] + 11)
+
+
 @pytest.mark.parametrize(
     ("write", "said"),
     [

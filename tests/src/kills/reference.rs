@@ -14,7 +14,7 @@ const SAMPLES: u64 = 202;
 /// The variable that names the format of the data; left out: images in class folders. With `.gz` behind it files are
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
 /// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts;
-/// `windows` is windows of arrays, and `windows.parquet` of tables;
+/// `windows` is windows of arrays, and `windows.parquet` of tables and `windows.hdf5` of HDF5;
 /// `videos` is clips that processes of their own decode, which are smaller than the rest.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
@@ -33,6 +33,7 @@ impl Reference {
         match std::env::var(FORMAT).as_deref() {
             Ok("texts") => return Self::of(texts(dir)),
             Ok("windows") => return Self::of(windows(dir)),
+            Ok("windows.hdf5") => return Self::of(windows_of_hdf5(dir)),
             Ok("windows.parquet") => return Self::of(windows_of_tables(dir)),
             Ok("videos") => return Self::of(videos(dir, false)),
             Ok("videos.tar") => return Self::of(videos(dir, true)),
@@ -228,6 +229,23 @@ fn windows_of_tables(dir: &TestDir) -> PathBuf {
          windows = {{ length = 3, stride = 1, pad = \"repeat\", fields = {{ label = {{}} }} }} }}\n\
          stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n",
         dir.path("cache"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
+}
+
+/// Overlapping windows of the rows of compressed datasets in step, cut into episodes by one of them.
+fn windows_of_hdf5(dir: &TestDir) -> PathBuf {
+    let path = dir.path("rows.h5");
+    let bytes = include_bytes!("../../../daemon/crates/formats/fixtures/hdf5/rows.h5");
+    std::fs::write(&path, bytes).unwrap();
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
+         stage = [{{ name = \"copy\", operations = [] }}]\ncpu.policy = \"normal\"\n\
+         [dataset]\npath = {path:?}\nformat = \"hdf5\"\nindex = {:?}\n\
+         windows = {{ length = 3, stride = 1, by = \"episode\", fields = {{ step = {{}}, x = {{ from = \"gzip/x\" }} }} }}\n",
+        dir.path("train.index"),
     );
     let config = dir.path("train.toml");
     std::fs::write(&config, keys).unwrap();

@@ -7,7 +7,7 @@ use forebay_protocol::ids::SampleId;
 use crate::image_folder;
 use crate::litdata::nested;
 use crate::{
-    fields, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset, zarr,
+    fields, hdf5, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset, zarr,
 };
 use forebay_columnar::fuzzing::read_for_fuzzing;
 use forebay_columnar::{arrow, parquet};
@@ -267,6 +267,14 @@ pub fn token_file(bytes: &[u8]) {
 /// A chunk does not have the size of its elements, or names of chunks are not found again.
 pub fn zarr(bytes: &[u8]) {
     zarr::read_for_fuzzing(bytes, INFLATED_BYTES);
+}
+
+/// Reads the groups and datasets of an HDF5 file, and some of their chunks.
+///
+/// # Panics
+/// A chunk has a number that its dataset does not have, or not the size of its elements.
+pub fn hdf5(bytes: &[u8]) {
+    hdf5::read_for_fuzzing(bytes, INFLATED_BYTES);
 }
 
 /// Opens a saved index of documents of tokens.

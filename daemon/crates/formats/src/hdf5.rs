@@ -1,19 +1,22 @@
 //! HDF5 files: where the numbers of their datasets are.
 //!
 //! A file is a tree of objects. An object has a header ([`header`]) of messages; a group's lead to the objects in it
-//! ([`group`]), and a dataset's are its type, shape, filters and the place of its bytes ([`dataset`]): one range, or chunks
+//! ([`group`], [`dense`]), and a dataset's are its type, shape, filters and the place of its bytes ([`dataset`]): one range, or chunks
 //! that a tree lists ([`chunks`]). `filters` undoes what was done to a chunk. The specification:
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>. What the library writes with its usual settings is read;
 //! what its newest ones write (`libver="latest"`), and types other than numbers, are refused with the remedy.
 
 mod chunks;
 mod dataset;
+mod dense;
 mod filters;
 mod group;
 mod header;
 
+use std::collections::HashSet;
+
 use forebay_dataset::error::DatasetError;
-use forebay_index::window::{Bytes, Window, WindowSize};
+use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 
 pub(super) use self::chunks::StoredChunk;
 pub(super) use self::dataset::{Hdf5Dataset, Place};
@@ -25,6 +28,8 @@ const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 const MARK_PLACES: u32 = 12;
 /// The bytes of a superblock of any version, at most.
 const SUPERBLOCK_BYTES: u64 = 96;
+/// The bytes of headers, trees and names that are read of a file: at least this many, and this many for each of its bytes.
+const READ_BYTES: (u64, u64) = (64 << 20, 8);
 /// What a writer does to be read here.
 const REWRITE: &str = "write it once more with h5py.File(path, \"w\", libver=\"earliest\")";
 
@@ -36,6 +41,10 @@ pub(super) struct Hdf5<'f> {
     /// The sizes of addresses and of lengths in the file, in bytes.
     sizes: Sizes,
     root: u64,
+    /// The bytes that may still be read: parts of a damaged file may lead to each other.
+    left: u64,
+    /// The nodes of trees that were read, by their addresses; each is in one tree.
+    nodes: HashSet<u64>,
 }
 
 /// The sizes of numbers in a file, in bytes.
@@ -118,7 +127,8 @@ impl<'f> Hdf5<'f> {
         })?;
         // Some writers leave the base at 0 behind a user's block.
         let base = if base == 0 { at } else { base };
-        Ok(Self { window, base, sizes, root })
+        let left = READ_BYTES.0.saturating_add(length.saturating_mul(READ_BYTES.1));
+        Ok(Self { window, base, sizes, root, left, nodes: HashSet::new() })
     }
 
     fn fault(&self, reason: impl Into<String>) -> DatasetError {
@@ -132,7 +142,18 @@ impl<'f> Hdf5<'f> {
 
     /// Bytes of the file.
     fn get(&mut self, address: u64, length: u64) -> Result<&[u8], DatasetError> {
+        self.left = self.left.checked_sub(length).ok_or_else(|| {
+            self.fault("its parts lead to each other again and again: it is damaged")
+        })?;
         self.window.get(self.base.saturating_add(address), length)
+    }
+
+    /// As [`get`](Self::get), of a node of a tree, which is read once. `what`: the tree.
+    fn node(&mut self, what: &str, address: u64, length: u64) -> Result<Vec<u8>, DatasetError> {
+        match self.nodes.insert(address) {
+            true => Ok(self.get(address, length)?.to_vec()),
+            false => Err(self.damaged(what, address)),
+        }
     }
 
     /// As [`get`](Self::get), of fewer bytes at the end of the file.
@@ -172,5 +193,34 @@ fn superblock(bytes: &[u8]) -> Option<(Sizes, u64, u64)> {
             Some((sizes, base, numbers.address(sizes)??))
         }
         _ => None,
+    }
+}
+
+/// Reads all that a file says of its datasets, and some of their chunks; see `fuzzing`.
+///
+/// # Panics
+/// A chunk has a number that its dataset does not have, or not the size of its elements.
+pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
+    let file = InMemory(bytes);
+    let Ok(mut hdf5) = Hdf5::open(&file, WindowSize::BLOCK) else { return };
+    for (path, header) in hdf5.datasets().unwrap_or_default().into_iter().take(64) {
+        let Ok(Hdf5Dataset { shape, dtype, fill, place, .. }) = hdf5.dataset(&path, header) else {
+            continue;
+        };
+        assert!(fill.len() as u64 == dtype.size_bytes() && !shape.is_empty());
+        let Place::Chunks { chunk, filters, tree: Some(tree) } = place else { continue };
+        let sides = shape.iter().zip(&chunk).map(|(side, each)| side.div_ceil(*each));
+        let all = sides.fold(1, u64::saturating_mul);
+        let whole = chunk.iter().fold(dtype.size_bytes(), |all, side| all.saturating_mul(*side));
+        for stored in hdf5.chunks(tree, &shape, &chunk).unwrap_or_default().into_iter().take(4) {
+            assert!(stored.number < all, "{stored:?}");
+            let start = usize::try_from(stored.offset).unwrap_or(usize::MAX);
+            let packed = bytes.get(start..).and_then(|rest| rest.get(..stored.bytes as usize));
+            let (Some(packed), true) = (packed, whole <= limit_bytes) else { continue };
+            let whole = usize::try_from(whole).unwrap_or(0);
+            if let Ok(elements) = unfilter(&filters, stored.mask, packed, whole) {
+                assert_eq!(elements.len(), whole);
+            }
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Hdf5<'_> {
             return Err(self.damaged(what, address));
         }
         let sizes = self.sizes;
-        let head = self.get(address, 8)?.to_vec();
+        let head = self.node(what, address, 8)?;
         if !head.starts_with(b"TREE\x01") {
             return Err(self.damaged(what, address));
         }

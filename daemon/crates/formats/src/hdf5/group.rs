@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use forebay_dataset::error::DatasetError;
 
 use super::header::{LAYOUT, LINK, LINK_INFO, Message, SYMBOL_TABLE};
-use super::{Hdf5, Numbers, REWRITE};
+use super::{Hdf5, Numbers, Sizes};
 
 /// The most objects of a file.
 const MAX_OBJECTS: usize = 1 << 22;
@@ -35,7 +35,7 @@ impl Hdf5<'_> {
                 found.push((path, header));
                 continue;
             }
-            let mut links = self.links(&messages, &path)?;
+            let mut links = self.links(&messages)?;
             // The last one is visited first.
             links.reverse();
             waiting.extend(links.into_iter().map(|(name, header)| match path.is_empty() {
@@ -47,11 +47,7 @@ impl Hdf5<'_> {
     }
 
     /// The objects in a group.
-    fn links(
-        &mut self,
-        messages: &[Message],
-        path: &str,
-    ) -> Result<Vec<(String, u64)>, DatasetError> {
+    fn links(&mut self, messages: &[Message]) -> Result<Vec<(String, u64)>, DatasetError> {
         let mut links = Vec::new();
         for message in messages {
             let mut numbers = Numbers { rest: &message.bytes };
@@ -65,14 +61,18 @@ impl Hdf5<'_> {
                     self.symbols(tree, &names, &mut links, 0)?;
                 }
                 LINK => {
-                    let link = link(message, self);
+                    let link = link(&message.bytes, self.sizes);
                     links.extend(link.ok_or_else(|| self.damaged("a link", message.address))?);
                 }
-                LINK_INFO if dense(message, self).is_none_or(|is_dense| is_dense) => {
-                    return Err(self.fault(format!(
-                        "the group {:?} lists its objects in a way that is not read; {REWRITE}",
-                        format!("/{path}")
-                    )));
+                LINK_INFO => {
+                    let places = dense(&message.bytes, self.sizes);
+                    let places = places
+                        .ok_or_else(|| self.damaged("the list of a group", message.address))?;
+                    let Some((heap, tree)) = places else { continue };
+                    for (address, bytes) in self.dense_links(heap, tree)? {
+                        let link = link(&bytes, self.sizes);
+                        links.extend(link.ok_or_else(|| self.damaged("a link", address))?);
+                    }
                 }
                 _ => {}
             }
@@ -113,7 +113,7 @@ impl Hdf5<'_> {
             return Err(self.damaged(what, address));
         }
         let sizes = self.sizes;
-        let head = self.get(address, 8)?.to_vec();
+        let head = self.node(what, address, 8)?;
         if head.starts_with(b"SNOD") {
             let count = u64::from(u16::from_le_bytes([head[6], head[7]]));
             let each = 2 * sizes.offset + 24;
@@ -153,8 +153,8 @@ fn name_at(names: &[u8], at: u64) -> Option<String> {
 }
 
 /// A link to an object; the inner `None`: to a path or to another file, or of a name that is not UTF-8.
-fn link(message: &Message, file: &Hdf5<'_>) -> Option<Option<(String, u64)>> {
-    let mut numbers = Numbers { rest: &message.bytes };
+fn link(bytes: &[u8], sizes: Sizes) -> Option<Option<(String, u64)>> {
+    let mut numbers = Numbers { rest: bytes };
     (numbers.u8()? == 1).then_some(())?;
     let flags = numbers.u8()?;
     let kind = if flags & 8 != 0 { numbers.u8()? } else { 0 };
@@ -171,17 +171,19 @@ fn link(message: &Message, file: &Hdf5<'_>) -> Option<Option<(String, u64)>> {
     if kind != 0 {
         return Some(None);
     }
-    let header = numbers.address(file.sizes)??;
+    let header = numbers.address(sizes)??;
     Some(String::from_utf8(name.to_vec()).ok().map(|name| (name, header)))
 }
 
-/// Whether a group's links are in a heap of their own; `None`: the message is damaged.
-fn dense(message: &Message, file: &Hdf5<'_>) -> Option<bool> {
-    let mut numbers = Numbers { rest: &message.bytes };
+/// The addresses of the heap and of the tree that a group's links are in; the inner `None`: they are in its header.
+fn dense(bytes: &[u8], sizes: Sizes) -> Option<Option<(u64, u64)>> {
+    let mut numbers = Numbers { rest: bytes };
     numbers.skip(1)?;
     let flags = numbers.u8()?;
     if flags & 1 != 0 {
+        // The highest number of an order of creation.
         numbers.skip(8)?;
     }
-    Some(numbers.address(file.sizes)?.is_some())
+    let heap = numbers.address(sizes)?;
+    Some(heap.zip(numbers.address(sizes)?))
 }

@@ -54,7 +54,12 @@ impl Hdf5<'_> {
         let (mut messages, mut next) = (Vec::new(), 0);
         while let Some((at, bytes)) = blocks.get(next).copied() {
             next += 1;
-            if bytes > MAX_BLOCK_BYTES || next > MAX_BLOCKS || messages.len() > MAX_MESSAGES {
+            let is_known = blocks[..next - 1].iter().any(|(known, _)| *known == at);
+            if is_known
+                || bytes > MAX_BLOCK_BYTES
+                || next > MAX_BLOCKS
+                || messages.len() > MAX_MESSAGES
+            {
                 return Err(self.damaged(what, address));
             }
             let block = self.get(at, bytes)?.to_vec();

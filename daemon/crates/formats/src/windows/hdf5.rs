@@ -419,3 +419,6 @@ fn check(
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
