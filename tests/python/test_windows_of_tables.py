@@ -1,13 +1,15 @@
 """`[dataset.windows]` over Parquet and Arrow: the windows of their columns are slices of the tables."""
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 
 import forebay
 import numpy
 import pytest
-from support import PROGRAM, digests, rows_of, run_program
+from support import PROGRAM, digest, digests, rows_of, run_program
 from test_windows import KEYS, LENGTH, ROWS, STRIDE, config
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -28,6 +30,12 @@ def columns(table):
     }
 
 
+def age(path):
+    """Files that have just changed may change again within the clock's tick, so nothing made of them is kept."""
+    long_ago = path.stat().st_mtime - 100
+    os.utime(path, (long_ago, long_ago))
+
+
 def write(path, values, **options):
     made = {name: list(column) if column.ndim > 1 else column for name, column in values.items()}
     table = pyarrow.table({**made, "note": ["a text"] * len(values["step"])})
@@ -36,6 +44,7 @@ def write(path, values, **options):
     else:
         with ipc.new_stream(path, table.schema) as stream:
             stream.write_table(table, max_chunksize=50)
+    age(path)
 
 
 @pytest.fixture(params=["parquet", "arrow"])
@@ -133,7 +142,7 @@ def test_missing_floats_are_nan_and_other_missing_values_are_refused(tmp_path):
     [
         ("length = 4\nfields.z = {}", 'dataset.windows.fields has "z", and the columns are `x`, `s`, `l`'),
         ("length = 4\nfields.s = {}", 'dataset.windows.fields has "s", whose values are texts'),
-        ("length = 4\nfields.l = {}", "row 1: `l` has 1 values, and the first row has 2"),
+        ("length = 4\nfields.l = {}", "row 1: `l` has 1 numbers, and rows of the shape [2] have 2"),
         ('length = 4\nfields.x = {}\nby = "z"', 'dataset.windows.by has "z"'),
         ("length = 40\nfields.x = {}", "a window needs 40 rows, and the longest of 1 episodes has 3"),
     ],
@@ -184,3 +193,67 @@ def test_a_killed_process_leaves_nothing_that_is_wrong(tmp_path, kind):
         making.kill()
         making.wait()
         assert digests(toml) == whole
+
+
+@pytest.mark.parametrize("change", ["touched", "added", "removed"])
+def test_a_daemon_that_died_is_continued_with_the_arrays_that_it_had(tmp_path, kind, change):
+    toml = toml_of(tmp_path, kind, KEYS_OF_FIELDS)
+    whole = digests(toml)
+    found = []
+    with forebay.Loader(toml) as loader:
+        for number, batch in enumerate(loader):
+            found.append(digest(batch))
+            if number == 3:
+                table = tmp_path / "data" / f"0.{kind}"
+                if change == "touched":
+                    os.utime(table)
+                elif change == "added":
+                    shutil.copy(table, tmp_path / "data" / f"9.{kind}")
+                else:
+                    shutil.rmtree(tmp_path / "data")
+                os.kill(loader.daemon_pid, signal.SIGKILL)
+        assert loader.restarts == 1
+    assert found == whole
+
+
+def test_columns_that_cannot_be_fields_are_left_out(tmp_path):
+    (tmp_path / "data").mkdir()
+    made = {"index": numpy.arange(9), "x": numpy.arange(9.0), "": numpy.arange(9), "s": ["a"] * 9}
+    parquet.write_table(pyarrow.table(made), tmp_path / "data" / "a.parquet")
+    toml = toml_of(tmp_path, "parquet", "length = 3")
+    with forebay.Loader(toml) as loader:
+        assert set(rows_of(loader)[0]) == {"x"}
+    said = run_program("index", str(toml))
+    assert "columns without windows: `index` (the field `index` is made by Forebay" in said.stdout + said.stderr
+
+
+def test_lists_have_the_shape_of_the_first_value_of_any_table(tmp_path):
+    (tmp_path / "data").mkdir()
+    kind = pyarrow.list_(pyarrow.float32())
+    for name, values in {"a": [], "b": [None, [1.0, 2.0]], "c": [[3.0, 4.0]] * 3}.items():
+        parquet.write_table(pyarrow.table({"x": pyarrow.array(values, kind)}), tmp_path / "data" / f"{name}.parquet")
+    with forebay.Loader(toml_of(tmp_path, "parquet", "length = 2\nfields.x = {}")) as loader:
+        found = rows_of(loader)
+    numpy.testing.assert_array_equal(found[0]["x"], [[numpy.nan, numpy.nan], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_shapes_that_differ_between_tables_are_refused(tmp_path, kind):
+    (tmp_path / "data").mkdir()
+    for name, sides in {"a": (2, 3), "b": (3, 2)}.items():
+        inner = pyarrow.list_(pyarrow.list_(pyarrow.float32(), sides[1]), sides[0])
+        table = pyarrow.table({"x": pyarrow.array([numpy.zeros(sides).tolist()] * 5, inner)})
+        path = tmp_path / "data" / f"{name}.{kind}"
+        if kind == "parquet":
+            parquet.write_table(table, path)
+        else:
+            with ipc.new_stream(path, table.schema) as stream:
+                stream.write_table(table)
+    with pytest.raises(forebay.Error, match=rf"b\.{kind}.*its column \"x\" is float32"):
+        forebay.Loader(toml_of(tmp_path, kind, "length = 2"))
+
+
+def test_keys_that_cannot_be_met_are_refused_before_arrays_are_made(tmp_path, kind):
+    with pytest.raises(forebay.Error, match=r"dataset\.windows\.pad is 1\.5"):
+        forebay.Loader(toml_of(tmp_path, kind, "length = 3\npad = 1.5\nfields.step = {}"))
+    assert not [*tmp_path.glob("cache/rows-*/*")]

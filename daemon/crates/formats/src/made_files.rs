@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crc_fast::{CrcAlgorithm, Digest};
@@ -73,6 +74,12 @@ pub(super) fn make_folder(
             ),
         }
     })
+}
+
+/// Whether a folder is this user's or the system's: another user could put files into it.
+pub(super) fn is_own(folder: &Path) -> bool {
+    let own = [0, forebay_dataset::index_bytes::own_user()];
+    fs::symlink_metadata(folder).is_ok_and(|status| status.is_dir() && own.contains(&status.uid()))
 }
 
 /// A file and the checksum of what was written to it.

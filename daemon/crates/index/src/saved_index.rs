@@ -327,8 +327,13 @@ pub fn is_unchanged(
         Err(error) if error.is_transient() => return Err(error.into()),
         Err(_) => return Ok(false),
     };
-    let is_settled = found.modified_seconds < read_at_seconds - CLOCK_TICK_SECONDS;
-    Ok(known == found && is_settled)
+    Ok(known == found && is_settled(found, read_at_seconds))
+}
+
+/// Whether a file last changed before the clock's tick in which a reading began: it would have another time if it had
+/// changed during the reading.
+pub fn is_settled(stamp: FileStamp, read_at_seconds: i64) -> bool {
+    stamp.modified_seconds < read_at_seconds - CLOCK_TICK_SECONDS
 }
 
 /// Converts the error for a vanished file into the error for a path that does not exist.

@@ -59,7 +59,8 @@ impl Hdf5<'_> {
         let (level, count) = (head[5], usize::from(u16::from_le_bytes([head[6], head[7]])));
         let key = 8 + 8 * (shape.len() + 1);
         let bytes = count * (key + sizes.offset);
-        let entries = self.get(address + 8 + 2 * sizes.offset as u64, bytes as u64)?.to_vec();
+        let entries =
+            self.get(address.saturating_add(8 + 2 * sizes.offset as u64), bytes as u64)?.to_vec();
         for entry in entries.chunks_exact(key + sizes.offset) {
             let mut numbers = Numbers { rest: entry };
             let parsed = stored(&mut numbers, shape, chunk).zip(numbers.address(sizes).flatten());

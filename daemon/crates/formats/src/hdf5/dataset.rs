@@ -104,7 +104,9 @@ impl Hdf5<'_> {
         let class = numbers.u8().ok_or(Fault::Damaged)?;
         match (version, class) {
             // In the header.
-            (3 | 4, 0) => Ok(Place::Range(Some(self.base.saturating_add(message.address + 4)))),
+            (3 | 4, 0) => {
+                Ok(Place::Range(Some(self.base.saturating_add(message.address).saturating_add(4))))
+            }
             (3 | 4, 1) => {
                 let address = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
                 Ok(Place::Range(address.map(|address| self.base.saturating_add(address))))

@@ -88,7 +88,8 @@ impl Heap {
 
     /// The size of the blocks of a row.
     fn block(&self, row: u64) -> Option<u64> {
-        self.first_block.checked_shl(u32::try_from(row.saturating_sub(1)).ok()?)
+        let times = 1_u64.checked_shl(u32::try_from(row.saturating_sub(1)).ok()?)?;
+        self.first_block.checked_mul(times)
     }
 
     /// The row of an offset, the block in it, and the offset within the block.

@@ -45,12 +45,13 @@ pub(super) fn filters(bytes: &[u8]) -> Result<Vec<Filter>, String> {
 
 fn filter(numbers: &mut Numbers<'_>, is_old: bool) -> Option<Result<Filter, String>> {
     let number = numbers.u16()?;
-    let name_bytes = if is_old || number >= 256 { numbers.u16()? } else { 0 };
+    let has_name = is_old || number >= 256;
+    let name_bytes = if has_name { usize::from(numbers.u16()?) } else { 0 };
     // Whether a chunk may be without it.
     numbers.skip(2)?;
     let values = usize::from(numbers.u16()?);
     let padded = if is_old { name_bytes.next_multiple_of(8) } else { name_bytes };
-    let name = numbers.take(padded.into())?;
+    let name = numbers.take(padded)?;
     let parameters = numbers.take(4 * values)?;
     if is_old && values % 2 == 1 {
         numbers.skip(4)?;

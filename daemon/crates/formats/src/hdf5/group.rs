@@ -117,7 +117,7 @@ impl Hdf5<'_> {
         if head.starts_with(b"SNOD") {
             let count = u64::from(u16::from_le_bytes([head[6], head[7]]));
             let each = 2 * sizes.offset + 24;
-            let entries = self.get(address + 8, count * each as u64)?.to_vec();
+            let entries = self.get(address.saturating_add(8), count * each as u64)?.to_vec();
             for entry in entries.chunks_exact(each) {
                 let mut numbers = Numbers { rest: entry };
                 let name = numbers.sized(sizes.offset).and_then(|at| name_at(names, at));
@@ -135,7 +135,8 @@ impl Hdf5<'_> {
         }
         let count = usize::from(u16::from_le_bytes([head[6], head[7]]));
         let bytes = count * (sizes.length + sizes.offset);
-        let rest = self.get(address + 8 + 2 * sizes.offset as u64, bytes as u64)?.to_vec();
+        let rest =
+            self.get(address.saturating_add(8 + 2 * sizes.offset as u64), bytes as u64)?.to_vec();
         let mut numbers = Numbers { rest: &rest };
         for _ in 0..count {
             let child = numbers.skip(sizes.length).and_then(|()| numbers.address(sizes)?);

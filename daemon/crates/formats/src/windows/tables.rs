@@ -21,10 +21,14 @@ use std::time::Instant;
 
 use forebay_config::{CacheConfig, DatasetConfig};
 use forebay_keys::{Keys, Section, Value};
+use serde::{Deserialize, Serialize};
 
-use self::columns::Columns;
+use self::columns::{Columns, open_unchanged};
 use self::files::{Array, EPISODE, Made, MadeRows, RowFiles};
+use super::index::WindowIndex;
 use super::keys::{FieldRows, OwnKeys, TABLE, WindowKeys};
+use super::plan::{Column, Plan};
+use super::{NpyRows, check_size};
 use crate::in_order::{Give, Pass};
 use crate::indexed::Format;
 use crate::made_files::{self, Look};
@@ -32,11 +36,13 @@ use crate::npy;
 use crate::registry;
 use crate::tables::{TableFormat, TableKind, Tables, table_files};
 use forebay_dataset::error::DatasetError;
+use forebay_dataset::index_bytes;
 use forebay_dataset::opening::{OpenOptions, Opened};
 use forebay_dataset::progress::{FilesRead, ScanProgress};
 use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
-use forebay_index::saved_index::{open_file, refuse_other_file};
+use forebay_index::saved_index::{SavedIndex, is_settled, open_file, refuse_other_file};
 use forebay_index::shard_paths;
+use forebay_storage::location::{FileId, FileTable};
 use forebay_storage::version::FileStamp;
 use forebay_storage::{PatientStorage, Storage};
 
@@ -59,9 +65,12 @@ pub(crate) fn open<K: TableKind>(
     options: OpenOptions<'_>,
 ) -> Result<Opened, DatasetError> {
     let started = Instant::now();
-    let tables = &K::TABLES;
     let keys = OwnKeys::read(&mut config.own.clone())?;
     refuse_selection(config)?;
+    if let Some(opened) = handed_over(config, &keys, options) {
+        return Ok(opened);
+    }
+    let tables = &K::TABLES;
     let is_one = |name: &[u8]| shard_paths::has_extension(name, tables.format.extensions);
     let (root, pattern) = shard_paths::split_named(&config.path, is_one);
     let storage = registry::open_storage(&root, &config.storage, options)?;
@@ -85,13 +94,17 @@ pub(crate) fn open<K: TableKind>(
         names
     });
     let by = keys.windows.by.as_deref();
-    let columns = Columns::choose((tables, storage), &paths[0], named.as_deref(), by)?;
+    let columns = Columns::choose((tables, storage), &paths, named.as_deref(), by)?;
+    check_plan(config, &keys, &columns.chosen)?;
+    let arrays = columns.arrays();
+    let reading = K::READING;
     let making = Making {
         config,
         tables,
-        reading: K::READING,
-        arrays: columns.arrays(),
+        reading,
+        root,
         columns,
+        arrays,
         storage,
         paths,
         stamps,
@@ -103,11 +116,11 @@ pub(crate) fn open<K: TableKind>(
         let reason = "its tables have no rows".to_owned();
         return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
     }
-    let of_arrays = making.config_of_arrays(&keys, folder.clone());
+    let of_arrays = config_of_arrays(config, &keys, &making.columns.names(), folder);
     let mut opened = registry::open_silently(&of_arrays, options)?;
     if !making.columns.left_out.is_empty() {
         opened.report.warnings.push(format!(
-            "columns that are not numbers have no windows: {}; name the others in dataset.windows.fields",
+            "columns without windows: {}; name the others in dataset.windows.fields",
             making.columns.left_out.join(", ")
         ));
     }
@@ -115,17 +128,94 @@ pub(crate) fn open<K: TableKind>(
         let reason = "dataset.index is not used: windows of tables have their arrays and index in the cache (cache.path)";
         opened.report.warnings.push(reason.to_owned());
     }
-    if opened.report.path.is_none() {
-        opened.report.path = Some(folder.join(SUMMARY));
-    }
     opened.report.reused &= reused;
     opened.report.seconds = started.elapsed().as_secs_f64();
     Ok(opened)
 }
 
+/// The dataset of the daemon before, which this one continues, whatever has become of the tables. `None`: there was none, or its
+/// arrays are gone.
+fn handed_over(config: &DatasetConfig, keys: &OwnKeys, options: OpenOptions<'_>) -> Option<Opened> {
+    let bytes = index_bytes::take_in(options.previous_index?.try_clone().ok()?).ok()?;
+    let path = WindowIndex::open(bytes).ok()?.path(FileId(0));
+    let stem = std::str::from_utf8(&path).ok()?.split('/').next()?.to_owned();
+    let folders = fs::read_dir(folder_of_all(config)).ok()?;
+    // Several if the same tables were written again.
+    let folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
+    folders.filter(|folder| folder.join(&stem).is_dir()).find_map(|folder| {
+        let summary: Summary =
+            serde_json::from_slice(&fs::read(folder.join(SUMMARY)).ok()?).ok()?;
+        let of_arrays = config_of_arrays(config, keys, &summary.columns, folder);
+        registry::open_silently(&of_arrays, options).ok()
+    })
+}
+
+/// Refuses what the arrays would be refused for, before they are made.
+fn check_plan(
+    config: &DatasetConfig,
+    keys: &OwnKeys,
+    chosen: &[(String, Array)],
+) -> Result<(), DatasetError> {
+    let column = |(name, array): &(String, Array)| Column {
+        name: name.clone(),
+        dtype: array.dtype.name().to_owned(),
+        shape: array.shape.clone(),
+        big_endian: false,
+        more: (),
+    };
+    let columns: Vec<Column<()>> = chosen.iter().map(column).collect();
+    let fields = fields_of(keys, chosen.iter().map(|(name, _)| &name[..]));
+    let place = |from: &str| chosen.iter().position(|(name, _)| name == from);
+    let plan = Plan::new(&columns, &fields, place, keys.windows.pad);
+    let checked = plan.and_then(|plan| check_size::<NpyRows>(&plan, &columns, config));
+    checked.map_err(|reason| DatasetError::ArrayFile { path: config.path.clone(), reason })
+}
+
+/// The fields of windows: those of the configuration, or all columns.
+fn fields_of<'c>(keys: &OwnKeys, columns: impl Iterator<Item = &'c str>) -> Vec<FieldRows> {
+    let all = || columns.map(|name| FieldRows::all_of(name, keys.windows.length)).collect();
+    keys.fields.clone().unwrap_or_else(all)
+}
+
+/// The dataset of the arrays in a folder. `columns`: their names in the tables, and their arrays.
+fn config_of_arrays(
+    config: &DatasetConfig,
+    keys: &OwnKeys,
+    columns: &[(String, String)],
+    folder: PathBuf,
+) -> DatasetConfig {
+    let array_of = |column: &str| columns.iter().find(|(name, _)| name == column);
+    let fields = fields_of(keys, columns.iter().map(|(name, _)| &name[..])).into_iter();
+    let fields = fields.map(|field| {
+        let from = array_of(&field.from).map_or_else(String::new, |(_, array)| array.clone());
+        (field.name.clone(), FieldRows { from, ..field }.to_value().into())
+    });
+    let windows = WindowKeys { by: Some(EPISODE.to_owned()), fields: None, ..keys.windows.clone() };
+    let mut entries: Vec<(String, _)> =
+        windows.entries().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    entries.push(("fields".to_owned(), Value::Table(fields.collect()).into()));
+    let windows = Value::Table(entries);
+    let options = blake3::hash(format!("{} {:?}", windows.to_json(), config.limit).as_bytes());
+    let mut own = Section::default();
+    own.put(TABLE, windows);
+    DatasetConfig {
+        format: npy::FORMAT.name.to_owned(),
+        index: Some(folder.join(format!("{}.index", &options.to_hex()[..16]))),
+        path: folder,
+        own,
+        storage: Section::default(),
+        cache: CacheConfig::default(),
+        ..config.clone()
+    }
+}
+
 /// Refuses keys that select samples: they would be asked of the arrays.
 fn refuse_selection(config: &DatasetConfig) -> Result<(), DatasetError> {
-    let given = [("where", config.condition.is_some()), ("split", config.split.is_some())];
+    let given = [
+        ("where", config.condition.is_some()),
+        ("split", config.split.is_some()),
+        ("ids", config.ids.is_some()),
+    ];
     let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
     let message = format!(
         "`dataset.{key}` selects rows of a table, and with `dataset.windows` a sample is several rows; write the tables of \
@@ -140,6 +230,8 @@ struct Making<'a> {
     tables: &'a TableFormat,
     /// The version of how values are read.
     reading: &'static str,
+    /// The folder of the tables.
+    root: PathBuf,
     columns: Columns,
     arrays: Vec<Array>,
     storage: &'a dyn Storage,
@@ -157,21 +249,32 @@ impl Making<'_> {
         let folder = all.path.join(&self.digest_on_this_host(on_all_hosts).to_hex()[..32]);
         let place = IndexPlace { path: folder.join(SUMMARY), ..all };
         let stem = on_all_hosts.to_hex()[..16].to_owned();
-        made_files::make_folder(self.options, &place, "rows of tables")?;
         let look = Look::of(self.options);
-        let load = || {
-            let made = saved(&folder, &stem, &self.arrays, look);
-            Ok(made.map_or(Saved::Nothing, Saved::Fresh))
-        };
+        let saved = || self.saved(&folder, &stem, look);
+        if let Err(error) = made_files::make_folder(self.options, &place, "rows of tables") {
+            // A cache that was prepared may be read alone.
+            let is_own = made_files::is_own(&folder);
+            return match saved().filter(|_| is_own) {
+                Some(made) => Ok((folder, made, true)),
+                None => Err(error),
+            };
+        }
+        let load = || Ok(saved().map_or(Saved::Nothing, Saved::Fresh));
         let make = |_: &mut Vec<String>| {
-            let made = self.make(&folder, &stem)?;
-            // Numbers: serialization cannot fail.
-            Ok(serde_json::to_vec(&made).unwrap_or_default())
+            let summary =
+                Summary { made: self.make(&folder, &stem)?, columns: self.columns.names() };
+            // Numbers and names: serialization cannot fail.
+            Ok(serde_json::to_vec(&summary).unwrap_or_default())
         };
-        match place.load_or_make(self.options, false, &mut Vec::new(), load, make)? {
+        let mut warnings = Vec::new();
+        let loaded = place.load_or_make(self.options, false, &mut warnings, load, make)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        match loaded {
             Loaded::Saved(made) => Ok((folder, made, true)),
-            Loaded::New { bytes, .. } => match serde_json::from_slice(&bytes) {
-                Ok(made) => Ok((folder, made, false)),
+            Loaded::New { bytes, .. } => match serde_json::from_slice::<Summary>(&bytes) {
+                Ok(Summary { made, .. }) => Ok((folder, made, false)),
                 Err(error) => Err(DatasetError::System {
                     path: place.path,
                     action: "reading back",
@@ -179,6 +282,16 @@ impl Making<'_> {
                 }),
             },
         }
+    }
+
+    /// What is in a complete folder, which is of these tables.
+    fn saved(&self, folder: &Path, stem: &str, look: Look) -> Option<Made> {
+        let summary = fs::read(folder.join(SUMMARY)).ok()?;
+        let Summary { made, .. } = serde_json::from_slice(&summary).ok()?;
+        let is_settled = |stamp: &FileStamp| is_settled(*stamp, made.started_seconds);
+        let is_there = self.stamps.iter().all(is_settled)
+            && files::are_all_there(folder, stem, &self.arrays, &made, look);
+        is_there.then_some(made)
     }
 
     /// Everything that determines the arrays, but the contents of the tables.
@@ -190,7 +303,9 @@ impl Making<'_> {
         };
         add(b"forebay rows of tables 1");
         add(self.reading.as_bytes());
-        add(self.by.map_or(&[][..], str::as_bytes));
+        add(&[u8::from(self.by.is_some())]);
+        add(self.by.unwrap_or_default().as_bytes());
+        add(&(self.paths.len() as u64).to_le_bytes());
         for (path, stamp) in self.paths.iter().zip(&self.stamps) {
             add(path);
             add(&stamp.bytes.to_le_bytes());
@@ -207,7 +322,9 @@ impl Making<'_> {
     fn digest_on_this_host(&self, on_all_hosts: blake3::Hash) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         hasher.update(on_all_hosts.as_bytes());
-        hasher.update(self.config.path.as_os_str().as_encoded_bytes());
+        // Without a slash at its end.
+        let root: PathBuf = self.root.components().collect();
+        hasher.update(root.as_os_str().as_encoded_bytes());
         for stamp in &self.stamps {
             let FileStamp { modified_seconds, modified_nanoseconds, status_changed, tag, .. } =
                 *stamp;
@@ -224,15 +341,18 @@ impl Making<'_> {
         let mut files = RowFiles::resume(folder, stem, &self.arrays)?;
         let (from, all) = (files.made().tables, self.paths.len() as u64);
         let is_stopped = AtomicBool::new(false);
-        let (source, columns, paths) = ((self.tables, self.storage), &self.columns, &self.paths);
+        let (source, columns) = ((self.tables, self.storage), &self.columns);
+        let (paths, stamps) = (&self.paths, &self.stamps);
         let worker = || {
             let is_stopped = || is_stopped.load(Ordering::Relaxed);
             move |tables: Range<u64>, give: Give<'_, MadeRows>| {
-                let paths = tables.filter_map(|table| paths.get(usize::try_from(table).ok()?));
-                for path in paths {
-                    columns.read(source, path, give, &is_stopped)?;
-                }
-                Ok(())
+                let one = |table: u64| {
+                    let place = usize::try_from(table).ok()?;
+                    Some((&paths.get(place)?[..], *stamps.get(place)?))
+                };
+                tables
+                    .filter_map(one)
+                    .try_for_each(|table| columns.read(source, table, give, &is_stopped))
             }
         };
         let threads = available_parallelism().map_or(1, NonZeroUsize::get);
@@ -247,6 +367,10 @@ impl Making<'_> {
             }
             outcome
         })?;
+        // A name may have led to another file for a while.
+        for (path, stamp) in paths.iter().zip(stamps) {
+            open_unchanged(self.storage, path, *stamp)?;
+        }
         files.finish()
     }
 
@@ -259,48 +383,15 @@ impl Making<'_> {
             false => Ok(()),
         }
     }
-
-    /// The dataset of the arrays.
-    fn config_of_arrays(&self, keys: &OwnKeys, folder: PathBuf) -> DatasetConfig {
-        let all = || {
-            let all = self.columns.chosen.iter();
-            all.map(|(name, _)| FieldRows::all_of(name, keys.windows.length)).collect()
-        };
-        let fields = keys.fields.clone().unwrap_or_else(all).into_iter();
-        let fields = fields.map(|field| {
-            let array = self.columns.array_of(&field.from).unwrap_or_default().to_owned();
-            (field.name.clone(), FieldRows { from: array, ..field }.to_value())
-        });
-        let windows =
-            WindowKeys { by: Some(EPISODE.to_owned()), fields: None, ..keys.windows.clone() };
-        let mut entries: Vec<(String, _)> = windows
-            .entries()
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value.into()))
-            .collect();
-        entries.push((
-            "fields".to_owned(),
-            Value::Table(fields.map(|(name, value)| (name, value.into())).collect()).into(),
-        ));
-        let mut own = Section::default();
-        own.put(TABLE, Value::Table(entries));
-        DatasetConfig {
-            format: npy::FORMAT.name.to_owned(),
-            path: folder,
-            index: None,
-            own,
-            storage: Section::default(),
-            cache: CacheConfig::default(),
-            ..self.config.clone()
-        }
-    }
 }
 
 /// The summary of a complete folder.
-fn saved(folder: &Path, stem: &str, arrays: &[Array], look: Look) -> Option<Made> {
-    let summary = fs::read(folder.join(SUMMARY)).ok()?;
-    let made: Made = serde_json::from_slice(&summary).ok()?;
-    files::are_all_there(folder, stem, arrays, &made, look).then_some(made)
+#[derive(Debug, Serialize, Deserialize)]
+struct Summary {
+    #[serde(flatten)]
+    made: Made,
+    /// The names of the columns and of their arrays.
+    columns: Vec<(String, String)>,
 }
 
 #[cfg(test)]

@@ -272,8 +272,6 @@ fn what_windows_cannot_be_of_is_refused_with_a_remedy() {
     expect(root, both, "b.npy");
     let message = refused("npz", root, PAIRS);
     assert!(message.contains("rows of npy, zarr") && message.contains("\"npz\""), "{message}");
-    let message = refused("auto", Path::new("/data/x.h5"), PAIRS);
-    assert!(message.contains("HDF5") && message.contains("Zarr"), "{message}");
 }
 
 #[test]

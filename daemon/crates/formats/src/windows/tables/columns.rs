@@ -6,11 +6,13 @@ use forebay_columnar::{ArrayForm, Cell, Column, Encoding, Inferred, TableColumn,
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
 use forebay_index::stored_file::StoredFile;
-use forebay_protocol::tensor::DType;
+use forebay_protocol::tensor::{DType, MAX_TENSORS};
 use forebay_storage::Storage;
+use forebay_storage::version::FileStamp;
 use half::f16;
 
 use super::files::{Array, MadeRows};
+use crate::fields::{RESERVED, name_fault};
 use crate::in_order::Give;
 use crate::tables::{ColumnReader, ROWS_PER_QUESTION, TableFormat, reads};
 
@@ -30,31 +32,50 @@ pub(super) struct Columns {
     pub(super) left_out: Vec<String>,
 }
 
-/// The type of a column's elements, and the shape of a value if it is known.
+/// The type of a column's elements, and the shape of a value if the type says it.
 fn element(encoding: &Encoding) -> Result<(&str, Option<&[u64]>), String> {
     Ok(match encoding {
         Encoding::Number(name) => (name, Some(&[])),
         Encoding::Array(ArrayForm::Plain(name, shape)) => (name, shape.as_deref()),
         Encoding::Array(ArrayForm::Rows(name, _)) => (name, None),
         Encoding::Unread(why) => return Err(why.clone()),
-        Encoding::Text | Encoding::Json => return Err("texts".to_owned()),
+        Encoding::Text => return Err("texts".to_owned()),
+        Encoding::Image | Encoding::Images => return Err("pictures".to_owned()),
+        Encoding::Json | Encoding::Nested => {
+            return Err("structures, or lists of other values".to_owned());
+        }
         _ => return Err("not numbers".to_owned()),
     })
 }
 
-/// The shape of a value, whose bytes the first row has if the column does not say it.
-fn shape_of(encoding: &Encoding, dtype: DType, first: Option<&[u8]>) -> Result<Vec<u64>, String> {
-    let row = match encoding {
-        Encoding::Number(_) => return Ok(Vec::new()),
-        Encoding::Array(ArrayForm::Plain(_, Some(shape))) => return Ok(shape.clone()),
-        Encoding::Array(ArrayForm::Rows(_, row)) => &row[..],
+/// The shape of an element of a column of lists.
+fn row_of(encoding: &Encoding) -> &[u64] {
+    match encoding {
+        Encoding::Array(ArrayForm::Rows(_, row)) => row,
         _ => &[],
-    };
-    let first = first.ok_or_else(|| "lists, of which the first row has none".to_owned())?;
+    }
+}
+
+/// The shape of a value, of which a value's bytes say how many elements a list has.
+fn shape_of(encoding: &Encoding, dtype: DType, value: Option<&[u8]>) -> Result<Vec<u64>, String> {
+    if let Ok((_, Some(shape))) = element(encoding) {
+        return Ok(shape.to_vec());
+    }
+    let value = value.ok_or_else(|| "lists without elements".to_owned())?;
+    let row = row_of(encoding);
     let each = row.iter().try_fold(dtype.size_bytes(), |all, side| all.checked_mul(*side));
-    match each.filter(|each| *each > 0 && !first.is_empty()) {
-        Some(each) => Ok([&[first.len() as u64 / each], row].concat()),
-        None => Err("lists, of which that of the first row is empty".to_owned()),
+    match each.filter(|each| *each > 0) {
+        Some(each) => Ok([&[value.len() as u64 / each], row].concat()),
+        None => Err("lists without elements".to_owned()),
+    }
+}
+
+/// Whether values of a column may have a shape.
+fn may_have(encoding: &Encoding, shape: &[u64]) -> bool {
+    match element(encoding) {
+        Ok((_, Some(known))) => known == shape,
+        Ok((_, None)) => shape.split_first().is_some_and(|(_, row)| row == row_of(encoding)),
+        Err(_) => false,
     }
 }
 
@@ -72,18 +93,18 @@ fn array_name(column: &str, place: usize) -> String {
 }
 
 impl Columns {
-    /// Chooses from the columns of a table with rows. `named`: the columns that the configuration names; `None`: all that
-    /// are of numbers.
+    /// Chooses from the columns of the first table. `named`: the columns that the configuration names; `None`: all that are
+    /// of numbers.
     ///
     /// # Errors
-    /// A named column does not exist or cannot be an array, or the table cannot be read.
+    /// A named column does not exist or cannot be an array, or a table cannot be read.
     pub(super) fn choose(
-        (tables, storage): (&TableFormat, &dyn Storage),
-        table: &[u8],
+        source @ (tables, storage): (&TableFormat, &dyn Storage),
+        paths: &[Vec<u8>],
         named: Option<&[String]>,
         by: Option<&str>,
     ) -> Result<Self, DatasetError> {
-        let file = open_file(storage, table)?;
+        let file = open_file(storage, &paths[0])?;
         let found = (tables.reader.columns)(&file)?;
         let names = || {
             let names = found.iter().map(|column| format!("`{}`", column.column.name));
@@ -96,52 +117,51 @@ impl Columns {
             })
         };
         if let Some(by) = by {
-            let place = place_of("dataset.windows.by", by)?;
-            if let Encoding::Unread(why) = &found[place].column.encoding {
-                return Err(
-                    file.fault(format!("dataset.windows.by is {by:?}, which is not read: {why}"))
-                );
-            }
+            check_by(&file, &found[place_of("dataset.windows.by", by)?].column)?;
         }
         let is_of_rows = |column: &&TableColumn| {
             let name = &column.column.name;
             by != Some(name) && !column.is_path && column.inferred != Inferred::Unmentioned
         };
-        let places: Vec<usize> = match named {
+        let columns: Vec<&Column> = match named {
             Some(named) => named
                 .iter()
-                .map(|name| place_of("dataset.windows.fields", name))
-                .collect::<Result<_, _>>()?,
-            None => (0..found.len()).filter(|place| is_of_rows(&&found[*place])).collect(),
+                .map(|name| Ok(&found[place_of("dataset.windows.fields", name)?].column))
+                .collect::<Result<_, DatasetError>>()?,
+            None => found.iter().filter(is_of_rows).map(|column| &column.column).collect(),
         };
-        let columns: Vec<&Column> = places.iter().map(|place| &found[*place].column).collect();
-        let first = first_row(&file, tables, storage, &columns, &places)?;
-        let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
-        for ((place, column), first) in (0..).zip(&columns).zip(first) {
+        let values = first_values(source, paths, &columns)?;
+        let (mut chosen, mut left_out) = (Vec::<(String, Array)>::new(), Vec::new());
+        for ((place, column), value) in (0..).zip(&columns).zip(values) {
             let array = element(&column.encoding).and_then(|(name, _)| {
                 let dtype = dtype(name).ok_or_else(|| format!("of the type {name}"))?;
-                let shape = shape_of(&column.encoding, dtype, first.as_deref())?;
+                let shape = shape_of(&column.encoding, dtype, value.as_deref())?;
                 let array = Array { name: array_name(&column.name, place), dtype, shape };
                 match array.row_bytes().is_some_and(|bytes| bytes <= MAX_ROW_BYTES) {
                     true => Ok(array),
                     false => Err(format!("of the shape {:?}", array.shape)),
                 }
             });
+            let array = array.and_then(|array| match named {
+                None => field_fault(&column.name, &chosen).map_or(Ok(array), Err),
+                Some(_) => Ok(array),
+            });
             match array {
                 Ok(array) => chosen.push((column.name.clone(), array)),
                 Err(why) if named.is_none() => left_out.push(format!("`{}` ({why})", column.name)),
                 Err(why) => {
                     return Err(file.fault(format!(
-                        "dataset.windows.fields has {:?}, whose values are {why}, and windows are of numbers",
+                        "dataset.windows.fields has {:?}, whose values are {why}, and windows are of numbers of one shape",
                         column.name
                     )));
                 }
             }
         }
         if chosen.is_empty() {
-            return Err(
-                file.fault(format!("it has no columns of numbers: {}", left_out.join(", ")))
-            );
+            return Err(file.fault(format!(
+                "it has no columns of numbers for windows; its columns are {}",
+                names()
+            )));
         }
         Ok(Self { chosen, by: by.map(str::to_owned), left_out })
     }
@@ -152,24 +172,23 @@ impl Columns {
         columns.chain([Array::of_episodes()]).collect()
     }
 
-    /// The name of the array of a column.
-    pub(super) fn array_of(&self, column: &str) -> Option<&str> {
-        let found = self.chosen.iter().find(|(name, _)| name == column);
-        found.map(|(_, array)| &array.name[..])
+    /// The names of the columns and of their arrays.
+    pub(super) fn names(&self) -> Vec<(String, String)> {
+        self.chosen.iter().map(|(name, array)| (name.clone(), array.name.clone())).collect()
     }
 
-    /// Reads the rows of a table.
+    /// Reads the rows of a table of this version.
     ///
     /// # Errors
-    /// It has other columns, a value is missing or of another shape, or it cannot be read.
+    /// It has other columns, a value is missing or of another shape, it has changed, or it cannot be read.
     pub(super) fn read(
         &self,
         (tables, storage): (&TableFormat, &dyn Storage),
-        table: &[u8],
+        (table, stamp): (&[u8], FileStamp),
         give: Give<'_, MadeRows>,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), DatasetError> {
-        let file = open_file(storage, table)?;
+        let file = open_unchanged(storage, table, stamp)?;
         let found = (tables.reader.columns)(&file)?;
         let place_of = |name: &String| {
             let place = found.iter().position(|column| column.column.name == *name);
@@ -180,17 +199,30 @@ impl Columns {
         let mut places = Vec::with_capacity(self.chosen.len() + 1);
         for (name, array) in &self.chosen {
             let place = place_of(name)?;
-            let own = element(&found[place].column.encoding)
-                .map_or_else(|why| why, |(name, _)| name.to_owned());
-            if own != array.dtype.name() {
+            let encoding = &found[place].column.encoding;
+            let own = element(encoding).map_err(|why| {
+                file.fault(format!(
+                    "its column {name:?} is not of numbers as that of the first table: {why}"
+                ))
+            })?;
+            if own.0 != array.dtype.name() || !may_have(encoding, &array.shape) {
+                let shape =
+                    own.1.map_or_else(String::new, |shape| format!(" of the shape {shape:?}"));
                 return Err(file.fault(format!(
-                    "its column {name:?} is of {own}, and that of the first table of {}; write it once more with one type",
-                    array.dtype.name()
+                    "its column {name:?} is {}{shape}, and that of the first table {} of the shape {:?}; write it once more with \
+                     one type",
+                    own.0,
+                    array.dtype.name(),
+                    array.shape
                 )));
             }
             places.push(place);
         }
-        places.extend(self.by.as_ref().map(place_of).transpose()?);
+        if let Some(by) = &self.by {
+            let place = place_of(by)?;
+            check_by(&file, &found[place].column)?;
+            places.push(place);
+        }
         let columns: Vec<&Column> = places.iter().map(|place| &found[*place].column).collect();
         let mut readers: Vec<_> = columns.iter().map(|column| ColumnReader::new(column)).collect();
         let empty =
@@ -237,6 +269,7 @@ impl Columns {
             Ok(if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
         (tables.reader.rows)(&file, &places, reads(storage), &mut of_row)?;
+        open_unchanged(storage, table, stamp)?;
         if !is_over {
             made.ends = true;
             // The pass ends in any case.
@@ -246,33 +279,81 @@ impl Columns {
     }
 }
 
-/// The bytes of the first row's values; `None`: it has none.
-fn first_row(
-    file: &StoredFile<'_>,
-    tables: &TableFormat,
-    storage: &dyn Storage,
-    columns: &[&Column],
-    places: &[usize],
-) -> Result<Vec<Option<Vec<u8>>>, DatasetError> {
-    let mut first = vec![None; columns.len()];
-    // Others may be pictures, which are long.
-    let is_list = |column: &Column| matches!(element(&column.encoding), Ok((_, None)));
-    let lists: Vec<usize> = (0..columns.len()).filter(|place| is_list(columns[*place])).collect();
-    if lists.is_empty() {
-        return Ok(first);
+/// Opens a table that has to be of this version.
+pub(super) fn open_unchanged<'s>(
+    storage: &'s dyn Storage,
+    table: &'s [u8],
+    stamp: FileStamp,
+) -> Result<StoredFile<'s>, DatasetError> {
+    let file = open_file(storage, table)?;
+    match file.stamp == stamp {
+        true => Ok(file),
+        false => Err(file.fault(
+            "it has changed since this start looked at it; start again when nobody writes the tables".to_owned(),
+        )),
     }
-    let of_file: Vec<usize> = lists.iter().map(|list| places[*list]).collect();
-    let mut of_row = |_: u64, cells: &[Cell]| {
-        for (place, cell) in lists.iter().zip(cells) {
-            let mut reader = ColumnReader::new(columns[*place]);
-            reader.load(file, cell)?;
-            let value = reader.bytes(cell).map_err(|reason| file.fault(reason))?;
-            first[*place] = value.map(<[u8]>::to_vec);
+}
+
+/// Refuses a column of `by` that is not read.
+fn check_by(file: &StoredFile<'_>, column: &Column) -> Result<(), DatasetError> {
+    match &column.encoding {
+        Encoding::Unread(why) => Err(file
+            .fault(format!("dataset.windows.by is {:?}, which is not read: {why}", column.name))),
+        _ => Ok(()),
+    }
+}
+
+/// Why a column has no field if the configuration names none.
+fn field_fault(name: &str, chosen: &[(String, Array)]) -> Option<String> {
+    if chosen.iter().any(|(other, _)| other == name) {
+        return Some("a second column of this name".to_owned());
+    }
+    // With the field of rows that exist.
+    let is_full = chosen.len() + RESERVED.len() + 1 >= MAX_TENSORS;
+    name_fault(name).or_else(|| is_full.then(|| format!("after {} others", chosen.len())))
+}
+
+/// The first values with elements of columns whose type does not say their shape.
+fn first_values(
+    (tables, storage): (&TableFormat, &dyn Storage),
+    paths: &[Vec<u8>],
+    columns: &[&Column],
+) -> Result<Vec<Option<Vec<u8>>>, DatasetError> {
+    let mut values = vec![None; columns.len()];
+    let is_list = |column: &Column| matches!(element(&column.encoding), Ok((_, None)));
+    for path in paths {
+        let is_wanted = |place: &usize| is_list(columns[*place]) && values[*place].is_none();
+        let wanted: Vec<usize> = (0..columns.len()).filter(is_wanted).collect();
+        if wanted.is_empty() {
+            break;
         }
-        Ok(ControlFlow::Break(()))
-    };
-    (tables.reader.rows)(file, &of_file, reads(storage), &mut of_row)?;
-    Ok(first)
+        let file = open_file(storage, path)?;
+        let found = (tables.reader.columns)(&file)?;
+        // A table without one of them is refused when it is read.
+        let places: Vec<(usize, usize)> = wanted
+            .into_iter()
+            .filter_map(|own| {
+                let name = &columns[own].name;
+                Some((own, found.iter().position(|column| column.column.name == *name)?))
+            })
+            .collect();
+        let of_file: Vec<usize> = places.iter().map(|(_, place)| *place).collect();
+        let mut of_row = |_: u64, cells: &[Cell]| {
+            for ((own, place), cell) in places.iter().zip(cells) {
+                if values[*own].is_some() {
+                    continue;
+                }
+                let mut reader = ColumnReader::new(&found[*place].column);
+                reader.load(&file, cell)?;
+                let value = reader.bytes(cell).map_err(|reason| file.fault(reason))?;
+                values[*own] = value.filter(|value| !value.is_empty()).map(<[u8]>::to_vec);
+            }
+            let is_done = places.iter().all(|(own, _)| values[*own].is_some());
+            Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        (tables.reader.rows)(&file, &of_file, reads(storage), &mut of_row)?;
+    }
+    Ok(values)
 }
 
 /// Appends a value. One that is missing is NaN.
@@ -284,8 +365,9 @@ fn append(array: &Array, value: Option<&[u8]>, column: &mut Vec<u8>) -> Result<(
             return Ok(());
         }
         return Err(format!(
-            "has {} values, and the first row has {}: rows of a window have one shape",
+            "has {} numbers, and rows of the shape {:?} have {}: rows of a window have one shape",
             value.len() as u64 / array.dtype.size_bytes(),
+            array.shape,
             row_bytes as u64 / array.dtype.size_bytes()
         ));
     }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use forebay_dataset::error::DatasetError;
+use forebay_index::saved_index::now_seconds;
 use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +115,8 @@ impl Piece for MadeRows {
 /// What is in the files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Made {
+    /// When the reading of the tables began, in seconds since 1970.
+    pub(super) started_seconds: i64,
     pub(super) tables: u64,
     pub(super) rows: u64,
     pub(super) episodes: u64,
@@ -163,14 +166,17 @@ impl<'a> RowFiles<'a> {
         }
         let files = arrays.iter().map(|array| {
             let path = array.path(&folder);
-            let begun = File::create(&path).and_then(|mut file| {
+            // Jobs may still read a file of this name.
+            let begun = remove(&path).and_then(|()| {
+                let mut file = File::create_new(&path)?;
                 file.write_all(&array.header(0))?;
                 Ok(Summed::new(BufWriter::with_capacity(1 << 18, file)))
             });
             begun.map_err(|error| unwritten(&path, error))
         });
         let files = files.collect::<Result<_, _>>()?;
-        Ok(Self { folder, counts, arrays, files, made: Made::default(), unsaved: 0 })
+        let made = Made { started_seconds: now_seconds(), ..Made::default() };
+        Ok(Self { folder, counts, arrays, files, made, unsaved: 0 })
     }
 
     /// What is in the files.
@@ -238,6 +244,13 @@ impl<'a> RowFiles<'a> {
             ended.map_err(|error| self.unwritten(place, error))?;
         }
         Ok(self.made)
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -343,7 +356,8 @@ mod tests {
             for (number, rows) in (0..).zip(lengths).skip(usize::try_from(saved).unwrap()) {
                 table(&mut files, number, rows);
             }
-            assert_eq!(files.finish().unwrap(), made);
+            let again = files.finish().unwrap();
+            assert_eq!(Made { started_seconds: made.started_seconds, ..again }, made);
             assert!(bytes(folder.path()) == found, "saved after {saved}");
         }
     }

@@ -132,3 +132,28 @@ fn tables_that_differ_are_named() {
     let message = open(&config).unwrap_err().to_string();
     assert!(message.contains("`dataset.where` selects rows"), "{message}");
 }
+
+#[test]
+fn a_table_that_changes_while_arrays_are_made_ends_the_opening() {
+    let (_folder, config) = fixture(6);
+    let progress = |seen: ScanProgress| {
+        if seen.files.is_some_and(|files| files.done == 1) {
+            let path = config.path.join("train-00000.parquet");
+            fs::write(&path, fs::read(&path).unwrap()).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
+    let message = crate::open(&config, options).unwrap_err().to_string();
+    assert!(message.contains("train-00000.parquet") && message.contains("it has changed"), "{message}");
+    assert_eq!(labels(&open(&config).unwrap()).len(), 6);
+}
+
+#[test]
+fn arrays_of_tables_that_were_just_written_are_not_trusted() {
+    let (_folder, config) = fixture(1);
+    let path = config.path.join("train-00000.parquet");
+    fs::write(&path, fs::read(&path).unwrap()).unwrap();
+    // The table may change again without another time.
+    assert!(!open(&config).unwrap().report.reused && !open(&config).unwrap().report.reused);
+}
