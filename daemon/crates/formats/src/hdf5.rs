@@ -20,7 +20,7 @@ use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 
 pub(super) use self::chunks::StoredChunk;
 pub(super) use self::dataset::{Hdf5Dataset, Place};
-pub(super) use self::filters::{Filter, unfilter};
+pub(super) use self::filters::{Filter, Scratch, unfilter};
 
 /// The mark of a file, which a user's block of 512 × 2ⁿ bytes may precede.
 const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
@@ -218,7 +218,8 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
             let packed = bytes.get(start..).and_then(|rest| rest.get(..stored.bytes as usize));
             let (Some(packed), true) = (packed, whole <= limit_bytes) else { continue };
             let whole = usize::try_from(whole).unwrap_or(0);
-            if let Ok(elements) = unfilter(&filters, stored.mask, packed, whole) {
+            let mut scratch = Scratch::default();
+            if let Ok(elements) = unfilter(&filters, stored.mask, packed, whole, &mut scratch) {
                 assert_eq!(elements.len(), whole);
             }
         }

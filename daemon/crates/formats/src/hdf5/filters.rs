@@ -1,8 +1,6 @@
 //! What was done to the bytes of a chunk, and how it is undone. The size of the result is known before: no length in the
 //! data is trusted.
 
-use std::io::Read;
-
 use forebay_dataset::Defect;
 use forebay_storage::codec::Codec;
 use serde::{Deserialize, Serialize};
@@ -77,17 +75,27 @@ fn filter(numbers: &mut Numbers<'_>, is_old: bool) -> Option<Result<Filter, Stri
     }))
 }
 
+/// Memory for the chunks of one window after another.
+#[derive(Debug, Default)]
+pub(in super::super) struct Scratch {
+    buffers: [Vec<u8>; 2],
+    more: Vec<u8>,
+    inflate: Option<flate2::Decompress>,
+}
+
 /// The elements of a chunk of `whole` bytes. `mask`: filters that were not applied.
 ///
 /// # Errors
 /// The bytes are not such a chunk.
-pub(in super::super) fn unfilter(
+pub(in super::super) fn unfilter<'a>(
     filters: &[Filter],
     mask: u32,
-    packed: &[u8],
+    packed: &'a [u8],
     whole: usize,
-) -> Result<Vec<u8>, Defect> {
-    let mut bytes = packed.to_vec();
+    scratch: &'a mut Scratch,
+) -> Result<&'a [u8], Defect> {
+    // The buffer with the bytes; `None`: they are still those of the file.
+    let mut found = None;
     let is_applied = |place: usize| mask >> place & 1 == 0;
     for (place, filter) in filters.iter().enumerate().rev().filter(|(place, _)| is_applied(*place))
     {
@@ -96,59 +104,60 @@ pub(in super::super) fn unfilter(
             .enumerate()
             .filter(|(place, filter)| **filter == Filter::Fletcher32 && is_applied(*place));
         let expected = whole + checksums.count() * CHECKSUM_BYTES;
-        let mut into = Vec::new();
+        let next = found.map_or(0, |buffer: usize| 1 - buffer);
+        let mut into = std::mem::take(&mut scratch.buffers[next]);
+        let bytes = found.map_or(packed, |buffer| &scratch.buffers[buffer]);
         let is_good = match *filter {
-            Filter::Deflate => {
-                let most = expected as u64 + 1;
-                let read =
-                    flate2::read::ZlibDecoder::new(&bytes[..]).take(most).read_to_end(&mut into);
-                read.is_ok() && into.len() == expected
+            Filter::Deflate => inflate(bytes, expected, &mut into, &mut scratch.inflate),
+            Filter::Zstd => {
+                into.clear();
+                Codec::Zstd.unpack(bytes, (expected, expected), &mut into)
             }
-            Filter::Zstd => Codec::Zstd.unpack(&bytes, (expected, expected), &mut into),
-            Filter::Lzf => lzf(&bytes, expected, &mut into).is_some(),
+            Filter::Lzf => lzf(bytes, expected, &mut into).is_some(),
             Filter::Blosc => {
-                blosc::decode(&bytes, expected, &mut into, &mut Vec::new()).map_err(Defect)?;
+                blosc::decode(bytes, expected, &mut into, &mut scratch.more).map_err(Defect)?;
                 true
             }
             Filter::Shuffle(size) => {
-                unshuffle(&bytes, size as usize, &mut into);
+                into.resize(bytes.len(), 0);
+                blosc::unshuffle(bytes, &mut into, (size as usize).max(1));
                 true
             }
             Filter::Fletcher32 => {
                 let checked = bytes.split_last_chunk().filter(|(bytes, sum)| is_sum(bytes, **sum));
-                match checked {
-                    Some((bytes, _)) => into.extend_from_slice(bytes),
-                    None => return Err(Defect("a chunk does not have its checksum".to_owned())),
-                }
+                let Some((bytes, _)) = checked else {
+                    return Err(Defect("a chunk does not have its checksum".to_owned()));
+                };
+                into.clear();
+                into.extend_from_slice(bytes);
                 true
             }
         };
         if !is_good {
             return Err(Defect(format!("a chunk is no {filter:?} of {expected} bytes")));
         }
-        bytes = into;
+        scratch.buffers[next] = into;
+        found = Some(next);
     }
+    let bytes = found.map_or(packed, |buffer| &scratch.buffers[buffer][..]);
     match bytes.len() == whole {
         true => Ok(bytes),
         false => Err(Defect(format!("a chunk has {whole} bytes, and this one {}", bytes.len()))),
     }
 }
 
-/// Puts the bytes of elements together.
-fn unshuffle(bytes: &[u8], size: usize, into: &mut Vec<u8>) {
-    let count = bytes.len() / size.max(1);
-    if size < 2 || count < 2 {
-        into.extend_from_slice(bytes);
-        return;
-    }
-    into.resize(bytes.len(), 0);
-    let (planes, rest) = bytes.split_at(count * size);
-    for (byte, plane) in planes.chunks_exact(count).enumerate() {
-        for (element, value) in into.chunks_exact_mut(size).zip(plane) {
-            element[byte] = *value;
-        }
-    }
-    into[count * size..].copy_from_slice(rest);
+/// Unpacks a stream of Zlib to exactly `expected` bytes.
+fn inflate(
+    packed: &[u8],
+    expected: usize,
+    into: &mut Vec<u8>,
+    inflate: &mut Option<flate2::Decompress>,
+) -> bool {
+    let inflate = inflate.get_or_insert_with(|| flate2::Decompress::new(true));
+    inflate.reset(true);
+    into.resize(expected, 0);
+    let status = inflate.decompress(packed, into, flate2::FlushDecompress::Finish);
+    matches!(status, Ok(flate2::Status::StreamEnd)) && inflate.total_out() == expected as u64
 }
 
 /// Whether bytes have this checksum: Fletcher's, of words of 16 bits. Old versions of the library wrote it in another order.
@@ -181,6 +190,7 @@ fn is_sum(bytes: &[u8], stored: [u8; CHECKSUM_BYTES]) -> bool {
 /// Unpacks LZF to exactly `expected` bytes.
 fn lzf(packed: &[u8], expected: usize, into: &mut Vec<u8>) -> Option<()> {
     let mut rest = packed;
+    into.clear();
     into.reserve(expected.min(1 << 26));
     while let Some((control, after)) = rest.split_first() {
         let control = usize::from(*control);

@@ -16,7 +16,7 @@ use super::index::{Piece, ScannedSet};
 use super::plan::Column;
 use super::rows::{Found, Parts, RowFormat, Rows};
 use super::{Windows, report};
-use crate::hdf5::{Filter, Hdf5, Hdf5Dataset, Place, StoredChunk, unfilter};
+use crate::hdf5::{Filter, Hdf5, Hdf5Dataset, Place, Scratch, StoredChunk, unfilter};
 use crate::indexed::Opening;
 use crate::zarr::{Grid, ZarrArray};
 use forebay_dataset::Defect;
@@ -78,7 +78,7 @@ impl Form {
 struct Hdf5Chunks<'i> {
     rows: Rows<'i, Layouts>,
     layout: &'i Layout,
-    bytes: Vec<u8>,
+    scratch: Scratch,
 }
 
 impl<'i> Hdf5Chunks<'i> {
@@ -88,7 +88,7 @@ impl<'i> Hdf5Chunks<'i> {
         let first = rows.index.pieces_from(rows.set, rows.place, 0).next();
         let place = first.map_or(0, |piece| Form::of(piece.form).layout);
         let layout = all.get(place).unwrap_or(&all[0]);
-        Self { rows, layout, bytes: Vec::new() }
+        Self { rows, layout, scratch: Scratch::default() }
     }
 }
 
@@ -115,8 +115,8 @@ impl<'i> Chunks<'i> for Hdf5Chunks<'i> {
     fn unpack<'b>(&'b mut self, stored: Stored, packed: &'b [u8]) -> Result<&'b [u8], Defect> {
         let whole = usize::try_from(self.layout.array.chunk_bytes())
             .map_err(|_| Defect("a chunk is larger than memory".to_owned()))?;
-        self.bytes = unfilter(&self.layout.filters, Form::of(stored.form).mask, packed, whole)?;
-        Ok(&self.bytes)
+        let mask = Form::of(stored.form).mask;
+        unfilter(&self.layout.filters, mask, packed, whole, &mut self.scratch)
     }
 
     fn named(&self, stored: Stored, Defect(reason): Defect) -> Defect {

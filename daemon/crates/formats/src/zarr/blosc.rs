@@ -126,7 +126,7 @@ fn unpack<'b>(compressor: u8, bytes: &'b [u8], into: &mut [u8]) -> Result<&'b [u
 }
 
 /// Puts the bytes of elements together: first are the first bytes of all elements, then the second ones.
-fn unshuffle(from: &[u8], into: &mut [u8], element: usize) {
+pub(crate) fn unshuffle(from: &[u8], into: &mut [u8], element: usize) {
     let count = from.len() / element;
     let (planes, rest) = from.split_at(count * element);
     let (elements, behind) = into.split_at_mut(count * element);

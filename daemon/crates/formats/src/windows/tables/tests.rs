@@ -145,7 +145,10 @@ fn a_table_that_changes_while_arrays_are_made_ends_the_opening() {
     };
     let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
     let message = crate::open(&config, options).unwrap_err().to_string();
-    assert!(message.contains("train-00000.parquet") && message.contains("it has changed"), "{message}");
+    assert!(
+        message.contains("train-00000.parquet") && message.contains("it has changed"),
+        "{message}"
+    );
     assert_eq!(labels(&open(&config).unwrap()).len(), 6);
 }
 
