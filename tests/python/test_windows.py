@@ -3,7 +3,7 @@
 import forebay
 import numpy
 import pytest
-from support import arrays_of, check_that_an_example_learns, digests, rows_of
+from support import arrays_of, check_that_an_example_learns, digests, rows_of, run_program
 
 ROWS, LENGTH, STRIDE = [90, 7, 41], 8, 3
 
@@ -124,3 +124,8 @@ def test_offline_reinforcement_learning_learns(tmp_path):
     keys = "length = 10\nstride = 1\npad = 0\nfields.states = { start = -9 }\nfields.actions = { start = -9 }"
     toml = config(tmp_path, keys, order="seed = 1\nepochs = 1", size=8)
     check_that_an_example_learns("train_offline_rl", [str(toml), "3", "2"], drop=0.5, losses=20, last=4)
+
+
+def test_doctor_measures_the_files_that_windows_are_in(tmp_path, episodes):
+    said = run_program("doctor", str(config(tmp_path, KEYS))).stdout
+    assert "storage" in said and "cannot read any sample" not in said, said

@@ -147,6 +147,30 @@ pub fn check_length(dtype: DType, bytes: &[u8]) -> Result<(), String> {
 }
 
 impl Encoding {
+    /// Its values in a message, as in "the column has texts".
+    #[must_use]
+    pub fn words(&self) -> String {
+        match self {
+            Self::Bytes => "bytes".to_owned(),
+            Self::Text => "texts".to_owned(),
+            Self::Image => "pictures".to_owned(),
+            Self::Images => "lists of pictures".to_owned(),
+            Self::ByteLists => "lists of bytes".to_owned(),
+            Self::Json | Self::Nested => "JSON".to_owned(),
+            Self::Number(name) => format!("numbers ({name})"),
+            Self::IntegerText | Self::FloatText => "numbers as text".to_owned(),
+            Self::Array(ArrayForm::Plain(name, Some(shape))) => {
+                format!("arrays of {name} of the shape {shape:?}")
+            }
+            Self::Array(ArrayForm::Plain(name, None)) => format!("lists of {name}"),
+            Self::Array(ArrayForm::Rows(name, row)) => {
+                format!("arrays of {name} with rows of the shape {row:?}")
+            }
+            Self::Array(_) => "arrays".to_owned(),
+            Self::Unread(reason) => format!("values that are not read ({reason})"),
+        }
+    }
+
     /// Whether it is a list of bytes, each of which is located by itself.
     pub const fn is_of_byte_lists(&self) -> bool {
         matches!(self, Self::Images | Self::ByteLists)

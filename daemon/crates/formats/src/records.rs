@@ -175,7 +175,7 @@ impl<D> Records<D> {
         // A storage limits the bytes of a sample that is read alone, but does not know the records of a shared frame.
         if u64::from(length) > limit {
             return Err(Defect(format!(
-                "it has {length} bytes to read, and limits.sample_bytes is {limit}"
+                "it has {length} bytes to read, and limits.sample_bytes is {limit}; raise the limit if that is right"
             )));
         }
         let (all, start) = (bytes.all(), start as usize);

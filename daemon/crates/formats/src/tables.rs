@@ -353,7 +353,7 @@ impl<T> Tables<T> {
         match self.shared_limit.filter(|limit| bytes > *limit) {
             None => Ok(()),
             Some(limit) => Err(Defect(format!(
-                "it has {bytes} bytes to read, and limits.sample_bytes is {limit}"
+                "it has {bytes} bytes to read, and limits.sample_bytes is {limit}; raise the limit if that is right"
             ))),
         }
     }

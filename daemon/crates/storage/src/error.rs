@@ -100,7 +100,7 @@ pub enum StorageError {
         kind: &'static str,
     },
     /// The file, or the located part of it, is larger than the caller allows.
-    #[error("{} has {length_bytes} bytes to read, and limits.sample_bytes is {limit_bytes}", path.display())]
+    #[error("{} has {length_bytes} bytes to read, and limits.sample_bytes is {limit_bytes}; raise the limit if that is right", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

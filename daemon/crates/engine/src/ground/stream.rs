@@ -637,6 +637,14 @@ impl Stream {
         (self.sample_path(id), self.dataset.own_range(id))
     }
 
+    /// The files of a sample's bytes, and the range of each.
+    pub fn sample_parts(&self, id: SampleId) -> Vec<(PathBuf, ByteRange)> {
+        let mut locations = Vec::new();
+        self.dataset.locate(id, &mut locations);
+        let path = |file| self.storage.full_path(&self.dataset.path(file));
+        locations.iter().map(|location| (path(location.file), location.range)).collect()
+    }
+
     /// Reads a sample's bytes outside of any batch, for measurements; returns their number.
     ///
     /// # Errors

@@ -141,7 +141,7 @@ fn datasets_written_by_save_to_disk_are_read() {
     assert_eq!(sample(&opened, 2).unwrap()[1], format!("{expected:?}"));
     for (fields, reason) in [
         ("x = { from = \"lable\" }", "no column lable for dataset.fields.x; it has image, label"),
-        ("x = { from = \"caption\", as = \"image\" }", "is no such value"),
+        ("x = { from = \"caption\", as = \"image\" }", "cannot be what `as` says"),
         ("x = { from = \"label\", missing = \"empty\" }", "can be \"empty\" for text and bytes"),
     ] {
         let message = open_with(&data, own(fields)).unwrap_err().to_string();

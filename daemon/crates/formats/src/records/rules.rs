@@ -45,8 +45,9 @@ pub(crate) fn settle(rules: &mut [ColumnRule], columns: &[Column]) -> Result<(),
         }
         if !can_be(&column.encoding, rule.form, key.is_some()) {
             return Err(format!(
-                "the column {} of {path} is {:?}, which is no such value; leave `as` out, or choose another",
-                column.name, column.encoding
+                "the column {} of {path} has {}, which cannot be what `as` says; leave `as` out, or choose another",
+                column.name,
+                column.encoding.words()
             ));
         }
         (rule.from, rule.key, *has_form) = (vec![column.name.clone()], key, true);

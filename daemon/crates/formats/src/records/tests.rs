@@ -203,7 +203,7 @@ fn shards_written_by_mosaicml_are_read() {
             "the column blob of dataset.fields.x is not read: it is pickled",
         ),
         ("x = { from = \"lable\" }", "no column lable for dataset.fields.x; it has blob, count"),
-        ("x = { from = \"text\", as = \"image\" }", "is no such value"),
+        ("x = { from = \"text\", as = \"image\" }", "cannot be what `as` says"),
         ("x = { from = [\"text\", \"raw\"] }", "is one column"),
     ] {
         let message = open_with("mds", &data, own(fields)).unwrap_err().to_string();

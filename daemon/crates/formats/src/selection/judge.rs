@@ -210,7 +210,7 @@ impl<'a> Judge<'a> {
                         if samples > 0 && (0..samples).all(lacks_key) {
                             return Err(fail(format!(
                                 " is by the samples' names, and samples of {} ({}) have only numbers, which change with the \
-                                 data; set `by` to a column with a name or a group.{}",
+                                 data; set `by` to a column with a name or a group{}",
                                 config.path.display(),
                                 config.format,
                                 known.hint("")

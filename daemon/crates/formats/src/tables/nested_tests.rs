@@ -83,7 +83,7 @@ fn nested_columns_are_json_if_the_configuration_names_them() {
         let reason = sample(&opened, 8).unwrap_err();
         assert_eq!(reason, "it has no info for the field `info`", "{name}");
         let message = open_with(&path, "x = { from = \"info\", as = \"integer\" }").unwrap_err();
-        assert!(message.to_string().contains("is no such value"), "{message}");
+        assert!(message.to_string().contains("cannot be what `as` says"), "{message}");
     }
 }
 

@@ -103,7 +103,7 @@ fn lists_of_bytes_are_pictures_if_the_configuration_says_so() {
         assert!(message.contains("if they are pictures, add as = \"images\""), "{message}");
         for word in ["image", "bytes", "text"] {
             let message = refused(&format!("files = {{ from = \"pictures\", as = \"{word}\" }}"));
-            assert!(message.contains("is no such value"), "{message}");
+            assert!(message.contains("cannot be what `as` says"), "{message}");
         }
     }
 }

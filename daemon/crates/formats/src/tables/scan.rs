@@ -469,32 +469,22 @@ fn difference(own: &[TableColumn], first: &str, described: &[TableColumn]) -> St
     };
     let name = &own.column.name;
     let (here, there) = match own.column.encoding == other.column.encoding {
-        false => (kind_of(&own.column.encoding), kind_of(&other.column.encoding)),
+        false => (own.column.encoding.words(), other.column.encoding.words()),
         true if own.classes != other.classes => (classes_of(own), classes_of(other)),
-        true => ("declared in another way".to_owned(), kind_of(&other.column.encoding)),
+        true => ("values declared in another way".to_owned(), other.column.encoding.words()),
     };
     format!(
-        "column {name} is {here}, and in {first} {there}; name tables of one kind in dataset.path, or write this one once \
+        "column {name} has {here}, and in {first} {there}; name tables of one kind in dataset.path, or write this one once \
          more with pyarrow's table.cast(first.schema), where `first` is the table of {first}"
     )
-}
-
-/// The type of a column's values for a message.
-fn kind_of(encoding: &Encoding) -> String {
-    match encoding {
-        Encoding::Number(name) => name.clone(),
-        Encoding::Unread(reason) => format!("of a type that is not read ({reason})"),
-        Encoding::Array(form) => format!("an array {form:?}"),
-        other => format!("{other:?}").to_lowercase(),
-    }
 }
 
 /// The classes of a column for a message.
 fn classes_of(column: &TableColumn) -> String {
     match column.classes.is_empty() {
-        true => "without names of classes".to_owned(),
+        true => "no names of classes".to_owned(),
         false => {
-            format!("of the classes {}", first_names(column.classes.iter().map(|name| &name[..])))
+            format!("the classes {}", first_names(column.classes.iter().map(|name| &name[..])))
         }
     }
 }
@@ -515,13 +505,16 @@ mod tests {
         let number = |name: &str, classes| column(Encoding::Number(name.to_owned()), classes);
         let said = |own, other| difference(&[own], "a.parquet", &[other]);
         let types = said(number("int32", &[]), number("int64", &[]));
-        assert!(types.starts_with("column label is int32, and in a.parquet int64; "), "{types}");
+        assert!(
+            types.starts_with(
+                "column label has numbers (int32), and in a.parquet numbers (int64); "
+            ),
+            "{types}"
+        );
         assert!(
             types.contains("table.cast(first.schema), where `first` is the table of a.parquet")
         );
         let classes = said(number("int64", &["cat"]), number("int64", &["cat", "dog"]));
-        assert!(
-            classes.contains("is of the classes cat, and in a.parquet of the classes cat, dog")
-        );
+        assert!(classes.contains("has the classes cat, and in a.parquet the classes cat, dog"));
     }
 }

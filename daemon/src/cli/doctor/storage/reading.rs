@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use forebay_config::DatasetConfig;
 use forebay_engine::Stream;
 use forebay_observe::TimeHistogram;
 use forebay_storage::RetryClass;
+use forebay_storage::location::ByteRange;
 
 /// The results of reading.
 #[derive(Debug, Default)]
@@ -107,11 +109,14 @@ fn read_one(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> Result<u64, 
         let read = stream.read_bytes(id, buffer);
         return read.map_err(|error| (error.class() == RetryClass::Outage, error.to_string()));
     }
-    read_file(stream, id, buffer).map_err(|error| (false, error.to_string()))
+    let read = |(path, range): (PathBuf, ByteRange)| {
+        read_part(&path, range, buffer)
+            .map_err(|error| (false, format!("{}: {error}", path.display())))
+    };
+    stream.sample_parts(id).into_iter().map(read).sum()
 }
 
-fn read_file(stream: &Stream, id: SampleId, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
-    let (path, range) = stream.sample_place(id);
+fn read_part(path: &Path, range: ByteRange, buffer: &mut Vec<u8>) -> std::io::Result<u64> {
     let file = File::open(path)?;
     let length = match range.length {
         Some(length) => length,
