@@ -31,7 +31,8 @@ const SUPERBLOCK_BYTES: u64 = 96;
 /// The bytes of headers, trees and names that are read of a file: at least this many, and this many for each of its bytes.
 const READ_BYTES: (u64, u64) = (64 << 20, 8);
 /// What a writer does to be read here.
-const REWRITE: &str = "write it once more with h5py.File(path, \"w\", libver=\"earliest\")";
+const REWRITE: &str =
+    "copy it into a new file that is made with h5py.File(new, \"w\", libver=\"earliest\")";
 
 /// An open file.
 pub(super) struct Hdf5<'f> {
@@ -122,11 +123,11 @@ impl<'f> Hdf5<'f> {
             .ok_or_else(|| file.fault("it is no HDF5 file: it has no mark of one".to_owned()))?;
         let bytes = window.get(at, SUPERBLOCK_BYTES.min(length - at))?.to_vec();
         let parsed = superblock(&bytes[MARK.len()..]);
-        let (sizes, base, root) = parsed.ok_or_else(|| {
+        let (sizes, root) = parsed.ok_or_else(|| {
             file.fault("its superblock is damaged, or of an unknown version".to_owned())
         })?;
-        // Some writers leave the base at 0 behind a user's block.
-        let base = if base == 0 { at } else { base };
+        // What the superblock says of it is wrong where a user's block was added or removed.
+        let base = at;
         let left = READ_BYTES.0.saturating_add(length.saturating_mul(READ_BYTES.1));
         Ok(Self { window, base, sizes, root, left, nodes: HashSet::new() })
     }
@@ -142,10 +143,16 @@ impl<'f> Hdf5<'f> {
 
     /// Bytes of the file.
     fn get(&mut self, address: u64, length: u64) -> Result<&[u8], DatasetError> {
-        self.left = self.left.checked_sub(length).ok_or_else(|| {
+        self.charge(length)?;
+        self.window.get(self.base.saturating_add(address), length)
+    }
+
+    /// Counts bytes that are read or kept.
+    fn charge(&mut self, bytes: u64) -> Result<(), DatasetError> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             self.fault("its parts lead to each other again and again: it is damaged")
         })?;
-        self.window.get(self.base.saturating_add(address), length)
+        Ok(())
     }
 
     /// As [`get`](Self::get), of a node of a tree, which is read once. `what`: the tree.
@@ -163,8 +170,8 @@ impl<'f> Hdf5<'f> {
     }
 }
 
-/// The sizes, the base and the address of the root group's header.
-fn superblock(bytes: &[u8]) -> Option<(Sizes, u64, u64)> {
+/// The sizes, and the address of the root group's header.
+fn superblock(bytes: &[u8]) -> Option<(Sizes, u64)> {
     let mut numbers = Numbers { rest: bytes };
     let version = numbers.u8()?;
     let is_old = version < 2;
@@ -180,20 +187,66 @@ fn superblock(bytes: &[u8]) -> Option<(Sizes, u64, u64)> {
         0 | 1 => {
             // A reserved byte, the widths of trees, flags, and in version 1 the width of trees of chunks.
             numbers.skip(if version == 0 { 9 } else { 13 })?;
-            let base = numbers.sized(sizes.offset)?;
-            // Free space, the end of the file, the driver; then the root's entry: its name and its header.
-            numbers.skip(4 * sizes.offset)?;
-            Some((sizes, base, numbers.address(sizes)??))
+            // The base, free space, the end of the file, the driver; then the root's entry: its name and its header.
+            numbers.skip(5 * sizes.offset)?;
+            Some((sizes, numbers.address(sizes)??))
         }
         2 | 3 => {
             numbers.skip(1)?;
-            let base = numbers.sized(sizes.offset)?;
-            // The extension, and the end of the file.
-            numbers.skip(2 * sizes.offset)?;
-            Some((sizes, base, numbers.address(sizes)??))
+            // The base, the extension, and the end of the file.
+            numbers.skip(3 * sizes.offset)?;
+            Some((sizes, numbers.address(sizes)??))
         }
         _ => None,
     }
+}
+
+/// Whether a checksum follows the bytes of a part, as newer parts have one: Bob Jenkins's lookup3.
+fn has_checksum(bytes: &[u8]) -> bool {
+    bytes
+        .split_last_chunk()
+        .is_some_and(|(bytes, stored)| lookup3(bytes) == u32::from_le_bytes(*stored))
+}
+
+fn lookup3(bytes: &[u8]) -> u32 {
+    let start = 0xdead_beef_u32.wrapping_add(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    let mut state = [start; 3];
+    let mut rest = bytes;
+    while rest.len() > 12 {
+        let (words, after) = rest.split_at(12);
+        for (word, bytes) in state.iter_mut().zip(words.as_chunks().0) {
+            *word = word.wrapping_add(u32::from_le_bytes(*bytes));
+        }
+        let [a, b, c] = &mut state;
+        for (turn, times) in [4, 6, 8, 16, 19, 4].into_iter().enumerate() {
+            let (x, y, z) = match turn % 3 {
+                0 => (&mut *a, &mut *b, &mut *c),
+                1 => (&mut *b, &mut *c, &mut *a),
+                _ => (&mut *c, &mut *a, &mut *b),
+            };
+            *x = x.wrapping_sub(*z) ^ z.rotate_left(times);
+            *z = z.wrapping_add(*y);
+        }
+        rest = after;
+    }
+    if rest.is_empty() {
+        return state[2];
+    }
+    let mut last = [0; 12];
+    last[..rest.len()].copy_from_slice(rest);
+    for (word, bytes) in state.iter_mut().zip(last.as_chunks().0) {
+        *word = word.wrapping_add(u32::from_le_bytes(*bytes));
+    }
+    let [a, b, c] = &mut state;
+    for (turn, times) in [14, 11, 25, 16, 4, 14, 24].into_iter().enumerate() {
+        let (x, y) = match turn % 3 {
+            0 => (&mut *c, &*b),
+            1 => (&mut *a, &*c),
+            _ => (&mut *b, &*a),
+        };
+        *x = (*x ^ *y).wrapping_sub(y.rotate_left(times));
+    }
+    state[2]
 }
 
 /// Reads all that a file says of its datasets, and some of their chunks; see `fuzzing`.

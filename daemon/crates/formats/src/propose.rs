@@ -16,6 +16,7 @@ use crate::registry::{
     refuse_other_windows, resolve_keys,
 };
 use crate::tokens::{self, Width};
+use crate::windows;
 use forebay_dataset::ClassSummary;
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::opening::{IndexReport, OpenOptions, Opened};
@@ -57,6 +58,7 @@ pub fn propose(
     asks: bool,
     options: OpenOptions<'_>,
 ) -> Result<Proposal, DatasetError> {
+    windows::ask_for_length(config, &registry::OF_WINDOWS)?;
     let mut config = config.clone();
     let mut width = None;
     let given_dtype = tokens::given_dtype(&config);

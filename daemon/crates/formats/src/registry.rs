@@ -44,7 +44,7 @@ use forebay_storage::{
 pub(super) const AUTO: &str = "auto";
 
 /// Formats of windows only.
-const OF_WINDOWS: [&str; 2] = [ZarrRows::FORMAT.name, Hdf5Rows::FORMAT.name];
+pub(super) const OF_WINDOWS: [&str; 2] = [ZarrRows::FORMAT.name, Hdf5Rows::FORMAT.name];
 
 type DraftWriter = fn(&Seen) -> Draft;
 type Opener = fn(&DatasetConfig, &dyn Storage, OpenOptions<'_>) -> OpenedFormat;

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::hdf5::Hdf5Rows;
 use self::index::{Contents, Episode, Window, WindowIndex, build};
 use self::keys::{FieldRows, Pad, WindowKeys};
-pub(super) use self::keys::{OwnKeys, of_windows, refuse_other};
+pub(super) use self::keys::{OwnKeys, ask_for_length, of_windows, refuse_other};
 pub(super) use self::npy::NpyRows;
 use self::plan::{Column, Made, Plan, PlannedField, Read};
 pub(super) use self::rows::RowFormat;

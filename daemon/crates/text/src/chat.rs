@@ -326,12 +326,13 @@ fn with_filter(source: &str) -> (String, bool) {
     while let Some(start) = rest.find('{') {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
+        // `{%}` does not end itself.
         let end = match tag.as_bytes().get(1) {
-            Some(b'#') if !is_raw => tag.find("#}"),
-            Some(b'%') => tag.find("%}"),
+            Some(b'#') if !is_raw => tag[2..].find("#}"),
+            Some(b'%') => tag[2..].find("%}"),
             _ => None,
         };
-        let Some(end) = end else {
+        let Some(end) = end.map(|end| end + 2) else {
             out.push('{');
             rest = &tag[1..];
             continue;

@@ -67,13 +67,18 @@ impl Hdf5<'_> {
 
     fn dataset_of(&self, messages: &[Message]) -> Result<Hdf5Dataset, Fault> {
         let one = |kind: u16| messages.iter().find(|message| message.kind == kind);
-        let needed = |kind: u16| match one(kind) {
-            Some(message) if message.is_shared => Err(Fault::Other(format!(
-                "its type is stored apart from it, which is not read; {REWRITE}"
-            ))),
-            Some(message) => Ok(message),
-            None => Err(Fault::Damaged),
-        };
+        let needed = |kind: u16| one(kind).ok_or(Fault::Damaged);
+        let used = [DATATYPE, DATASPACE, FILL, OLD_FILL, FILTERS, LAYOUT];
+        if let Some(shared) = used.into_iter().filter_map(one).find(|message| message.is_shared) {
+            let what = if shared.kind == DATATYPE {
+                "its type has a name, and"
+            } else {
+                "a part of its header"
+            };
+            return Err(
+                format!("{what} is stored apart from it, which is not read; {REWRITE}").into()
+            );
+        }
         if one(EXTERNAL_FILES).is_some() {
             return Err("its elements are in other files, which are not read".to_owned().into());
         }
@@ -102,13 +107,25 @@ impl Hdf5<'_> {
         let mut numbers = Numbers { rest: &message.bytes };
         let version = numbers.u8().ok_or(Fault::Damaged)?;
         let class = numbers.u8().ok_or(Fault::Damaged)?;
+        let bytes = shape.iter().fold(size, |all, side| all.saturating_mul(*side));
+        let is_long = |stored: Option<u64>| match stored {
+            Some(stored) if stored >= bytes => Ok(()),
+            Some(stored) => Err(Fault::Other(format!(
+                "its elements have {bytes} bytes, and {stored} are stored"
+            ))),
+            None => Err(Fault::Damaged),
+        };
         match (version, class) {
             // In the header.
             (3 | 4, 0) => {
-                Ok(Place::Range(Some(self.base.saturating_add(message.address).saturating_add(4))))
+                let stored = numbers.u16().map(u64::from);
+                is_long(stored)?;
+                let at = self.base.saturating_add(message.address).saturating_add(4);
+                Ok(Place::Range(Some(at)))
             }
             (3 | 4, 1) => {
                 let address = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
+                is_long(numbers.sized(self.sizes.length))?;
                 Ok(Place::Range(address.map(|address| self.base.saturating_add(address))))
             }
             (3, 2) => {
@@ -181,30 +198,52 @@ fn type_of(bytes: &[u8]) -> Result<(DType, bool), Fault> {
             }
         }
         1 => {
-            // The offset and the number of bits; places and sizes of the exponent and the mantissa.
-            let form = numbers.take(8).ok_or_else(damaged)?;
+            // The offset and the number of bits; places and sizes of the exponent and the mantissa; the exponent's bias.
+            let form = numbers.take(12).ok_or_else(damaged)?;
             let dtype = match (size, form) {
-                (2, [0, 0, 16, 0, 10, 5, 0, 10]) => DType::F16,
-                (4, [0, 0, 32, 0, 23, 8, 0, 23]) => DType::F32,
-                (8, [0, 0, 64, 0, 52, 11, 0, 52]) => DType::F64,
+                (2, [0, 0, 16, 0, 10, 5, 0, 10, 15, 0, 0, 0]) => DType::F16,
+                (4, [0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0]) => DType::F32,
+                (8, [0, 0, 64, 0, 52, 11, 0, 52, 255, 3, 0, 0]) => DType::F64,
                 _ => return Err(refused("floats of another form than IEEE's")),
             };
-            match flags[0] & 0x40 == 0 {
+            // The order of a VAX; a mantissa whose first bit is not implied; the place of the sign.
+            let is_usual = flags[0] & 0x40 == 0
+                && flags[0] & 0x30 == 0x20
+                && u64::from(flags[1]) == 8 * dtype.size_bytes() - 1;
+            match is_usual {
                 true => Ok((dtype, big_endian)),
-                false => Err(refused("floats in the order of bytes of a VAX")),
+                false => Err(refused("floats of another form than IEEE's")),
+            }
+        }
+        // Bits, as PyTables writes booleans: whole bytes are numbers.
+        4 => {
+            let bits = numbers.u16().zip(numbers.u16()).ok_or_else(damaged)?;
+            let dtype = [DType::U8, DType::U16, DType::U32, DType::U64]
+                .into_iter()
+                .find(|dtype| dtype.size_bytes() == u64::from(size));
+            match dtype.filter(|_| bits == (0, u16::try_from(8 * size).unwrap_or(0))) {
+                Some(dtype) => Ok((dtype, big_endian)),
+                None => Err(refused("bits")),
             }
         }
         8 => {
-            // Of integers; h5py's booleans are named FALSE and TRUE.
+            // Of integers; h5py's booleans are 0 with the name FALSE and 1 with the name TRUE.
             let (dtype, big_endian) = type_of(numbers.rest)?;
-            let base = if dtype.size_bytes() > 0 { 12 } else { 0 };
+            if dtype.size_bytes() != u64::from(size) {
+                return Err(Fault::Damaged);
+            }
             let count = u16::from_le_bytes([flags[0], flags[1]]);
-            let names = numbers.rest.get(base..).unwrap_or_default();
+            // After the type of integers.
+            let members = numbers.rest.get(12..).unwrap_or_default();
+            let padded = if version < 3 {
+                (&b"FALSE\0\0\0TRUE\0\0\0\0"[..], 16)
+            } else {
+                (&b"FALSE\0TRUE\0"[..], 11)
+            };
             let is_bool = count == 2
-                && dtype == DType::I8
-                && version > 0
-                && names.starts_with(b"FALSE\0")
-                && names.windows(5).any(|name| name == b"TRUE\0");
+                && size == 1
+                && members.starts_with(padded.0)
+                && members.get(padded.1..).is_some_and(|values| values.starts_with(&[0, 1]));
             Ok((if is_bool { DType::Bool } else { dtype }, big_endian))
         }
         other => Err(refused(CLASSES.get(usize::from(other)).unwrap_or(&"of an unknown type"))),

@@ -155,6 +155,11 @@ impl Hdf5<'_> {
         let bytes = self.get_at_most(heap, 256)?;
         let found = Heap::parse(bytes, sizes);
         let of_heap = found.ok_or_else(|| self.damaged("the heap of a group", heap))?;
+        self.check_sum(
+            "the tree of a group",
+            tree,
+            22 + sizes.offset as u64 + sizes.length as u64,
+        )?;
         let bytes = self.get_at_most(tree, 64)?;
         let found = Tree::parse(bytes, sizes).and_then(|tree| Some((tree.counts(sizes)?, tree)));
         let ((own, below), of_tree) =

@@ -38,7 +38,14 @@ pub(super) fn filters(bytes: &[u8]) -> Result<Vec<Filter>, String> {
     if version == 1 {
         numbers.skip(6).ok_or_else(damaged)?;
     }
-    (0..count).map(|_| filter(&mut numbers, version == 1).ok_or_else(damaged)?).collect()
+    let found: Vec<Filter> = (0..count)
+        .map(|_| filter(&mut numbers, version == 1).ok_or_else(damaged)?)
+        .collect::<Result<_, _>>()?;
+    let is_packing = |filter: &&Filter| !matches!(filter, Filter::Shuffle(_) | Filter::Fletcher32);
+    match found.iter().filter(is_packing).count() {
+        0 | 1 => Ok(found),
+        _ => Err(format!("it is compressed twice, by {found:?}, which is not read; {REWRITE}")),
+    }
 }
 
 fn filter(numbers: &mut Numbers<'_>, is_old: bool) -> Option<Result<Filter, String>> {

@@ -11,37 +11,43 @@ use super::{Hdf5, Numbers, Sizes};
 const MAX_OBJECTS: usize = 1 << 22;
 /// The most levels of groups, and of a tree.
 const MAX_DEPTH: usize = 64;
-/// The most bytes of the names of a group.
+/// The most bytes of a name, and of the names of a group.
+const MAX_NAME_BYTES: usize = 64 << 10;
 const MAX_HEAP_BYTES: u64 = 64 << 20;
 
 impl Hdf5<'_> {
-    /// The datasets of the file, by their paths and the addresses of their headers, in the order of the groups' lists. Links to other files and names that are not UTF-8 are left
-    /// out; an object of several paths has the first one.
+    /// The datasets of the file, by their paths and the addresses of their headers, in the order of the groups' lists. Links to paths and to other files, and
+    /// names that are not UTF-8, are left out; a group of several paths has the first one.
     ///
     /// # Errors
     /// A group is damaged or of a newer kind, or the file cannot be read.
     pub(in super::super) fn datasets(&mut self) -> Result<Vec<(String, u64)>, DatasetError> {
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut found = Vec::new();
+        let (mut seen, mut groups) = (HashSet::new(), HashSet::new());
         let mut waiting = vec![(String::new(), self.root, 0)];
         while let Some((path, header, depth)) = waiting.pop() {
-            if !seen.insert(header) {
-                continue;
-            }
-            if depth > MAX_DEPTH || seen.len() > MAX_OBJECTS {
+            if depth > MAX_DEPTH || seen.len().max(found.len()) > MAX_OBJECTS {
                 return Err(self.fault("it has too many objects, or groups in groups"));
             }
-            let messages = self.header(header)?;
-            if messages.iter().any(|message| message.kind == LAYOUT) {
-                found.push((path, header));
+            if groups.contains(&header) {
                 continue;
             }
-            let mut links = self.links(&messages)?;
-            // The last one is visited first.
-            links.reverse();
-            waiting.extend(links.into_iter().map(|(name, header)| match path.is_empty() {
-                true => (name, header, depth + 1),
-                false => (format!("{path}/{name}"), header, depth + 1),
-            }));
+            if !seen.contains(&header) {
+                let messages = self.header(header)?;
+                seen.insert(header);
+                if !messages.iter().any(|message| message.kind == LAYOUT) {
+                    groups.insert(header);
+                    let mut links = self.links(&messages)?;
+                    // The last one is visited first.
+                    links.reverse();
+                    waiting.extend(links.into_iter().map(|(name, header)| match path.is_empty() {
+                        true => (name, header, depth + 1),
+                        false => (format!("{path}/{name}"), header, depth + 1),
+                    }));
+                    continue;
+                }
+            }
+            found.push((path, header));
         }
         Ok(found)
     }
@@ -120,12 +126,15 @@ impl Hdf5<'_> {
             let entries = self.get(address.saturating_add(8), count * each as u64)?.to_vec();
             for entry in entries.chunks_exact(each) {
                 let mut numbers = Numbers { rest: entry };
-                let name = numbers.sized(sizes.offset).and_then(|at| name_at(names, at));
+                let at = numbers.sized(sizes.offset).unwrap_or(u64::MAX);
+                let name = name_at(names, at).ok_or_else(|| self.damaged(what, address))?;
+                self.charge(name.len() as u64)?;
                 let header = numbers.address(sizes).flatten();
                 // A soft link has no object.
                 let is_link = numbers.u32() == Some(2);
+                let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty());
                 if let (Some(name), Some(header), false) = (name, header, is_link) {
-                    links.push((name, header));
+                    links.push((name.to_owned(), header));
                 }
             }
             return Ok(());
@@ -147,10 +156,11 @@ impl Hdf5<'_> {
     }
 }
 
-fn name_at(names: &[u8], at: u64) -> Option<String> {
+/// A name, which ends with a zero.
+fn name_at(names: &[u8], at: u64) -> Option<&[u8]> {
     let rest = names.get(usize::try_from(at).ok()?..)?;
-    let end = rest.iter().position(|byte| *byte == 0)?;
-    String::from_utf8(rest[..end].to_vec()).ok().filter(|name| !name.is_empty())
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
+    Some(&rest[..rest.iter().position(|byte| *byte == 0)?])
 }
 
 /// A link to an object; the inner `None`: to a path or to another file, or of a name that is not UTF-8.

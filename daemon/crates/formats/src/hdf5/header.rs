@@ -2,11 +2,13 @@
 
 use forebay_dataset::error::DatasetError;
 
-use super::{Hdf5, Numbers};
+use super::{Hdf5, Numbers, has_checksum};
 
 /// The most blocks and messages of a header.
 const MAX_BLOCKS: usize = 4096;
 const MAX_MESSAGES: usize = 1 << 16;
+/// The size of the checksum of a new header's block.
+const CHECKSUM_BYTES: u64 = 4;
 /// The most bytes of a block.
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
 
@@ -72,14 +74,32 @@ impl Hdf5<'_> {
                 let mut numbers = Numbers { rest: &message.bytes };
                 let place = numbers.address(sizes).flatten().zip(numbers.sized(sizes.length));
                 let (at, bytes) = place.ok_or_else(|| self.damaged(what, at))?;
+                if is_new {
+                    self.check_sum(what, at, bytes)?;
+                }
                 blocks.push(match is_new {
-                    // Its mark, and its checksum.
-                    true => (at.saturating_add(4), bytes.saturating_sub(8)),
+                    true => (at.saturating_add(4), bytes.saturating_sub(4 + CHECKSUM_BYTES)),
                     false => (at, bytes),
                 });
             }
         }
         Ok(messages)
+    }
+}
+
+impl Hdf5<'_> {
+    /// Compares the checksum at the end of a part.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(super) fn check_sum(
+        &mut self,
+        what: &str,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DatasetError> {
+        let is_sum = bytes <= MAX_BLOCK_BYTES && has_checksum(self.get(address, bytes)?);
+        if is_sum { Ok(()) } else { Err(self.damaged(what, address)) }
     }
 }
 

@@ -192,7 +192,7 @@ pub(super) fn read(text: &str) -> Result<Objects, (usize, String)> {
         let event = event.map_err(|error| {
             (
                 line(&reader, Some(reader.error_position())),
-                format!("it is not well-formed XML: {error}"),
+                format!("it is not well-formed XML: {}", error.to_string().escape_debug()),
             )
         })?;
         let fault = |message: String| Err((line(&reader, None), message));

@@ -5,10 +5,10 @@
 //! a chunk's number). A chunk that several windows need is a block, which is read once while they are near.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use forebay_protocol::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::chunks::{self, Chunks, Stored};
@@ -140,8 +140,9 @@ fn groups(
         names.collect::<Vec<_>>().join(", ") + more
     };
     let Some(named) = named else {
-        let at_root: Group =
+        let mut at_root: Group =
             found.iter().filter(|(path, _)| !path.contains('/')).cloned().collect();
+        at_root.sort_unstable();
         return match (&at_root[..], found) {
             ([], [one]) => Ok((vec![one.0.clone()], vec![vec![one.clone()]])),
             ([], _) => Err(file.fault(format!(
@@ -169,19 +170,22 @@ fn groups(
             shown()
         )));
     }
-    let complete = |(group, datasets): (&str, Vec<Option<&(String, u64)>>)| {
-        let one = |(place, dataset): (usize, Option<&(String, u64)>)| {
-            dataset.cloned().ok_or_else(|| {
-                file.fault(format!(
-                    "the group {:?} has no dataset {:?}, and others that dataset.windows names",
-                    format!("/{group}"),
-                    named[place]
-                ))
-            })
-        };
-        datasets.into_iter().enumerate().map(one).collect::<Result<Group, _>>()
-    };
-    Ok((named.to_vec(), all.into_iter().map(complete).collect::<Result<_, _>>()?))
+    let (group, datasets) =
+        all.iter().max_by_key(|(_, datasets)| datasets.iter().flatten().count()).unzip();
+    let groups: Vec<Group> = all
+        .values()
+        .filter_map(|datasets| datasets.iter().map(|dataset| dataset.cloned()).collect())
+        .collect();
+    if groups.is_empty() {
+        let missing =
+            datasets.and_then(|datasets: &Vec<_>| datasets.iter().position(Option::is_none));
+        return Err(file.fault(format!(
+            "none of its groups has all datasets that dataset.windows names: {:?} has no {:?}",
+            format!("/{}", group.copied().unwrap_or_default()),
+            named[missing.unwrap_or(0)]
+        )));
+    }
+    Ok((named.to_vec(), groups))
 }
 
 /// The layout of a dataset.
@@ -208,6 +212,16 @@ fn layout_of(dataset: &Hdf5Dataset) -> Layout {
     Layout { array, filters }
 }
 
+/// The rows of a dataset, in a message.
+fn words(dtype: &str, shape: &[u64], big_endian: bool, fill: &[u8]) -> String {
+    let order = if big_endian { ", big endian" } else { "" };
+    let fill = match fill.iter().all(|byte| *byte == 0) {
+        true => String::new(),
+        false => format!(", with the fill value {fill:02x?}"),
+    };
+    format!("{dtype} {shape:?}{order}{fill}")
+}
+
 /// Adds a dataset of a set to its column, and gives the number of its layout.
 fn add_layout(
     file: &StoredFile<'_>,
@@ -225,13 +239,11 @@ fn add_layout(
         && known.fill == *fill;
     if !is_alike {
         return Err(file.fault(format!(
-            "the rows of {path:?} are {} {:?}, and those of other `{}` {} {:?}; datasets of one name have one type, shape of a row \
-             and fill value",
-            dtype.name(),
-            &shape[1..],
+            "the rows of {path:?} are {}, and those of other `{}` {}; datasets of one name have one type, shape of a row and fill \
+             value",
+            words(dtype.name(), &shape[1..], *big_endian, fill),
             column.name,
-            column.dtype,
-            column.shape
+            words(&column.dtype, &column.shape, column.big_endian, &known.fill)
         )));
     }
     match layouts.iter().position(|known| *known == layout) {
@@ -247,38 +259,88 @@ fn add_layout(
     }
 }
 
+/// A dataset of a file, and its chunks.
+type Known = HashMap<u64, (Hdf5Dataset, Vec<StoredChunk>)>;
+
+/// Reads a dataset and its chunks, once for all paths that lead to it.
+fn known<'k>(
+    (file, hdf5): (&StoredFile<'_>, &mut Hdf5<'_>),
+    (path, header): (&str, u64),
+    limit: u64,
+    all: &'k mut Known,
+) -> Result<&'k (Hdf5Dataset, Vec<StoredChunk>), DatasetError> {
+    let vacant = match all.entry(header) {
+        Entry::Occupied(known) => return Ok(known.into_mut()),
+        Entry::Vacant(vacant) => vacant,
+    };
+    let dataset = hdf5.dataset(path, header)?;
+    check(file, path, &dataset, limit)?;
+    let chunks = match &dataset.place {
+        Place::Chunks { chunk, filters, tree: Some(tree) } => {
+            let found = hdf5.chunks(*tree, &dataset.shape, chunk)?;
+            let whole = filters.is_empty().then(|| bytes_of(&dataset, chunk));
+            check_chunks(file, path, &found, whole)?;
+            found
+        }
+        _ => Vec::new(),
+    };
+    Ok(vacant.insert((dataset, chunks)))
+}
+
+/// Refuses chunks that are not in the file, or do not have `whole` bytes.
+fn check_chunks(
+    file: &StoredFile<'_>,
+    path: &str,
+    chunks: &[StoredChunk],
+    whole: Option<u64>,
+) -> Result<(), DatasetError> {
+    for StoredChunk { offset, bytes, .. } in chunks {
+        let (bytes, end) = (u64::from(*bytes), offset.saturating_add((*bytes).into()));
+        if end > file.stamp.bytes {
+            return Err(file.fault(format!(
+                "{path:?} has a chunk that ends at byte {end}, and the file has {}: it is cut off or damaged",
+                file.stamp.bytes
+            )));
+        }
+        if whole.is_some_and(|whole| bytes != whole) {
+            return Err(file.fault(format!(
+                "{path:?} has no filters, and a chunk of {bytes} bytes at byte {offset}: it is damaged"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The size of so many elements.
+fn bytes_of(dataset: &Hdf5Dataset, sides: &[u64]) -> u64 {
+    sides.iter().fold(dataset.dtype.size_bytes(), |all, side| all.saturating_mul(*side))
+}
+
 /// The pieces of a dataset.
 fn pieces(
-    hdf5: &mut Hdf5<'_>,
-    dataset: &Hdf5Dataset,
+    (dataset, chunks): &(Hdf5Dataset, Vec<StoredChunk>),
     file: u64,
     layout: usize,
-) -> Result<Vec<Piece>, DatasetError> {
-    Ok(match &dataset.place {
-        Place::Range(offset) => {
-            let form = Form { bytes: 0, mask: 0, layout }.number();
-            let piece = |offset: &u64| Piece { first: 0, file, offset: *offset, bytes: 0, form };
-            offset.iter().map(piece).collect()
-        }
-        Place::Chunks { tree: None, .. } => Vec::new(),
-        Place::Chunks { chunk, tree: Some(tree), .. } => {
-            let found = hdf5.chunks(*tree, &dataset.shape, chunk)?.into_iter();
-            let piece = |StoredChunk { number, offset, bytes, mask }| {
-                let form = Form { bytes, mask, layout }.number();
-                Piece { first: number, file, offset, bytes: bytes.into(), form }
-            };
-            found.map(piece).collect()
-        }
-    })
+) -> Vec<Piece> {
+    if let Place::Range(offset) = &dataset.place {
+        let form = Form { bytes: 0, mask: 0, layout }.number();
+        let piece = |offset: &u64| Piece { first: 0, file, offset: *offset, bytes: 0, form };
+        return offset.iter().map(piece).collect();
+    }
+    let piece = |StoredChunk { number, offset, bytes, mask }: &StoredChunk| {
+        let form = Form { bytes: *bytes, mask: *mask, layout }.number();
+        Piece { first: *number, file, offset: *offset, bytes: (*bytes).into(), form }
+    };
+    chunks.iter().map(piece).collect()
 }
 
 impl RowFormat for Hdf5Rows {
     const FORMAT: FolderFormat = FolderFormat {
         name: "hdf5",
-        extensions: &[".h5", ".hdf5", ".he5", ".hdf"],
+        extensions: &[".h5", ".hdf5", ".he5", ".hdf", ".nc", ".nc4", ".mat"],
         loose: LooseFiles::NoFolders,
     };
-    const EXPECTED: &'static str = "an HDF5 file, several by a pattern, or a folder of them";
+    const EXPECTED: &'static str = "an HDF5 file (.h5, .hdf5, .he5, .hdf, .nc, .nc4 or .mat), several by a pattern, or a folder of them";
 
     type More = Layouts;
 
@@ -287,7 +349,9 @@ impl RowFormat for Hdf5Rows {
         let files = shard_paths::find(opening.storage, path, opening.pattern, extensions)
             .map_err(tell_missing)?;
         match files.is_empty() {
-            true => Err(opening.request.no_samples("it has no .h5 or .hdf5 files")),
+            true => Err(opening
+                .request
+                .no_samples(format!("it has no {} files", extensions.join(", ")))),
             false => Ok(files),
         }
     }
@@ -306,11 +370,17 @@ impl RowFormat for Hdf5Rows {
             let datasets = hdf5.datasets()?;
             let (names, groups) = groups(&file, &datasets, named.as_deref())?;
             let number = found.files.len() as u64;
+            let mut all = Known::new();
             for group in groups {
                 let mut set = ScannedSet { file: number, ..ScannedSet::default() };
                 for (place, (path, header)) in group.iter().enumerate() {
-                    let dataset = hdf5.dataset(path, *header)?;
-                    check(&file, path, &dataset, limits.inflated_bytes)?;
+                    let found_there = known(
+                        (&file, &mut hdf5),
+                        (path, *header),
+                        limits.inflated_bytes,
+                        &mut all,
+                    )?;
+                    let dataset = &found_there.0;
                     let rows = dataset.shape[0];
                     if place == 0 {
                         set.rows = rows;
@@ -327,7 +397,7 @@ impl RowFormat for Hdf5Rows {
                             dtype: dataset.dtype.name().to_owned(),
                             shape: dataset.shape[1..].to_vec(),
                             big_endian: dataset.big_endian,
-                            more: Layouts(vec![layout_of(&dataset)]),
+                            more: Layouts(vec![layout_of(dataset)]),
                         });
                     }
                     let column =
@@ -335,8 +405,8 @@ impl RowFormat for Hdf5Rows {
                     let column = column.ok_or_else(|| {
                         file.fault(format!("its datasets are {names:?}, and those of other files differ; name them in dataset.windows.fields"))
                     })?;
-                    let layout = add_layout(&file, path, column, &dataset)?;
-                    set.pieces.push(pieces(&mut hdf5, &dataset, number, layout)?);
+                    let layout = add_layout(&file, path, column, dataset)?;
+                    set.pieces.push(pieces(found_there, number, layout));
                 }
                 if set.pieces.len() != found.columns.len() {
                     return Err(file.fault(format!("its datasets are {names:?}, and other files have more; name them in dataset.windows.fields")));
@@ -399,18 +469,16 @@ fn check(
     dataset: &Hdf5Dataset,
     limit: u64,
 ) -> Result<(), DatasetError> {
-    let size = DType::size_bytes(dataset.dtype);
-    let bytes = |sides: &[u64]| sides.iter().fold(size, |all, side| all.saturating_mul(*side));
     let reason = match &dataset.place {
         Place::Range(Some(offset)) => {
-            let end = offset.saturating_add(bytes(&dataset.shape));
+            let end = offset.saturating_add(bytes_of(dataset, &dataset.shape));
             (end > file.stamp.bytes).then(|| {
                 format!("ends at byte {end}, and the file has {}: it is cut off", file.stamp.bytes)
             })
         }
-        Place::Chunks { chunk, .. } if bytes(chunk) > limit => Some(format!(
+        Place::Chunks { chunk, .. } if bytes_of(dataset, chunk) > limit => Some(format!(
             "has chunks of {} bytes, and limits.inflated_bytes is {limit}",
-            bytes(chunk)
+            bytes_of(dataset, chunk)
         )),
         _ => None,
     };

@@ -227,6 +227,23 @@ pub(crate) fn refuse_other(
     Err(config.own.error(message).into())
 }
 
+/// Refuses to propose windows without a table of them, of formats that have no other samples.
+///
+/// # Errors
+/// It is such a format.
+pub(crate) fn ask_for_length(config: &DatasetConfig, formats: &[&str]) -> Result<(), DatasetError> {
+    let has_table = config.own.entries().iter().any(|(key, _)| key == TABLE);
+    if has_table || !formats.contains(&&config.format[..]) {
+        return Ok(());
+    }
+    let format = &config.format;
+    let reason = format!(
+        "its samples are windows of rows, whose length you choose; write a configuration with `[dataset]` format = \"{format}\" \
+         and path, and `[dataset.windows]` length = 16, for example; the how-to \"Windows of rows\" has one"
+    );
+    Err(DatasetError::ArrayFile { path: config.path.clone(), reason })
+}
+
 /// Whether the samples of a configuration are windows.
 pub(crate) fn of_windows(config: &DatasetConfig) -> bool {
     config.format != AUTO && config.own.entries().iter().any(|(key, _)| key == TABLE)
