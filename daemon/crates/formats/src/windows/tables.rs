@@ -288,10 +288,14 @@ impl Making<'_> {
     fn saved(&self, folder: &Path, stem: &str, look: Look) -> Option<Made> {
         let summary = fs::read(folder.join(SUMMARY)).ok()?;
         let Summary { made, .. } = serde_json::from_slice(&summary).ok()?;
-        let is_settled = |stamp: &FileStamp| is_settled(*stamp, made.started_seconds);
-        let is_there = self.stamps.iter().all(is_settled)
+        let is_there = self.are_settled(&made)
             && files::are_all_there(folder, stem, &self.arrays, &made, look);
         is_there.then_some(made)
+    }
+
+    /// Whether the tables had last changed long enough before they were read.
+    fn are_settled(&self, made: &Made) -> bool {
+        self.stamps.iter().all(|stamp| is_settled(*stamp, made.started_seconds))
     }
 
     /// Everything that determines the arrays, but the contents of the tables.
@@ -338,7 +342,8 @@ impl Making<'_> {
 
     /// Makes the arrays, or the rest of them.
     fn make(&self, folder: &Path, stem: &str) -> Result<Made, DatasetError> {
-        let mut files = RowFiles::resume(folder, stem, &self.arrays)?;
+        let is_usable = |made: &Made| self.are_settled(made);
+        let mut files = RowFiles::resume(folder, stem, &self.arrays, is_usable)?;
         let (from, all) = (files.made().tables, self.paths.len() as u64);
         let is_stopped = AtomicBool::new(false);
         let (source, columns) = ((self.tables, self.storage), &self.columns);

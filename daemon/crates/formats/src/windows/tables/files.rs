@@ -137,7 +137,8 @@ pub(super) struct RowFiles<'a> {
 }
 
 impl<'a> RowFiles<'a> {
-    /// Continues after the tables that are in the files, of which all bytes are read.
+    /// Continues after the tables that are in the files, of which all bytes are read; `is_usable`: whether they may be
+    /// continued.
     ///
     /// # Errors
     /// The files cannot be written.
@@ -145,12 +146,13 @@ impl<'a> RowFiles<'a> {
         folder: &Path,
         stem: &str,
         arrays: &'a [Array],
+        is_usable: impl FnOnce(&Made) -> bool,
     ) -> Result<Self, DatasetError> {
         let (counts, folder) = (folder.join(MADE), folder.join(stem));
         fs::create_dir_all(&folder).map_err(|error| unwritten(&folder, error))?;
         let made = fs::read(&counts).ok().and_then(|json| serde_json::from_slice(&json).ok());
         let made: Made = made.unwrap_or_default();
-        if made.tables > 0 {
+        if made.tables > 0 && is_usable(&made) {
             match made.checksums.len() == arrays.len() {
                 true => match continued(&folder, arrays, &made) {
                     Ok(files) => {
@@ -333,7 +335,7 @@ mod tests {
     fn rows_continue_where_an_earlier_process_saved_them() {
         let (arrays, lengths) = (arrays(), [5, 0, 3, 7]);
         let whole = tempfile::tempdir().unwrap();
-        let mut files = RowFiles::resume(whole.path(), "s", &arrays).unwrap();
+        let mut files = RowFiles::resume(whole.path(), "s", &arrays, |_| true).unwrap();
         (0..).zip(lengths).for_each(|(number, rows)| table(&mut files, number, rows));
         let made = files.finish().unwrap();
         assert_eq!((made.tables, made.rows, made.episodes), (4, 15, 2 + 1 + 3));
@@ -343,7 +345,7 @@ mod tests {
         assert!(found[0].starts_with(b"\x93NUMPY") && found[0].len() == 128 + 15 * 8);
         for saved in 0..4 {
             let folder = tempfile::tempdir().unwrap();
-            let mut files = RowFiles::resume(folder.path(), "s", &arrays).unwrap();
+            let mut files = RowFiles::resume(folder.path(), "s", &arrays, |_| true).unwrap();
             for (number, rows) in (0..).zip(lengths) {
                 if number == saved {
                     files.save().unwrap();
@@ -351,7 +353,7 @@ mod tests {
                 table(&mut files, number, rows);
             }
             drop(files);
-            let mut files = RowFiles::resume(folder.path(), "s", &arrays).unwrap();
+            let mut files = RowFiles::resume(folder.path(), "s", &arrays, |_| true).unwrap();
             assert_eq!(files.made().tables, saved);
             for (number, rows) in (0..).zip(lengths).skip(usize::try_from(saved).unwrap()) {
                 table(&mut files, number, rows);
@@ -366,7 +368,7 @@ mod tests {
     fn damaged_rows_are_noticed() {
         let arrays = arrays();
         let folder = tempfile::tempdir().unwrap();
-        let mut files = RowFiles::resume(folder.path(), "s", &arrays).unwrap();
+        let mut files = RowFiles::resume(folder.path(), "s", &arrays, |_| true).unwrap();
         table(&mut files, 0, 4);
         let made = files.finish().unwrap();
         let path = arrays[0].path(&folder.path().join("s"));
@@ -376,9 +378,26 @@ mod tests {
         other[130] ^= 1;
         fs::write(&path, &other).unwrap();
         assert!(are_there(Look::Sizes) && !are_there(Look::Bytes));
-        let again = RowFiles::resume(folder.path(), "s", &arrays).unwrap();
+        let again = RowFiles::resume(folder.path(), "s", &arrays, |_| true).unwrap();
         assert_eq!(again.made().tables, 0, "damaged rows are kept");
         fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         assert!(!are_there(Look::Sizes));
+    }
+
+    #[test]
+    fn rows_that_are_not_usable_are_made_again() {
+        let arrays = arrays();
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = RowFiles::resume(folder.path(), "s", &arrays, |_| true).unwrap();
+        table(&mut files, 0, 4);
+        let made = files.finish().unwrap();
+        let again = |is_usable: bool| {
+            RowFiles::resume(folder.path(), "s", &arrays, |found| {
+                assert_eq!(*found, made);
+                is_usable
+            })
+        };
+        assert_eq!(again(true).unwrap().made().tables, 1);
+        assert_eq!(again(false).unwrap().made().tables, 0);
     }
 }
