@@ -236,13 +236,38 @@ def test_bits_are_numbers_and_only_false_and_true_are_booleans(tmp_path):
     assert found["bits"].tolist() == found["swapped"].tolist() == [0, 1, 1, 0]
 
 
+def test_names_that_are_read_again_and_again_are_refused(tmp_path):
+    """A group whose list has one long name 65,535 times would need gigabytes."""
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["n" * 60_000] = numpy.zeros(3)
+    made = bytearray((tmp_path / "data.h5").read_bytes())
+    at = made.index(b"SNOD")
+    entry = made[at + 8 : at + 48]
+    pointer = made.index(at.to_bytes(8, "little"))
+    made[pointer : pointer + 8] = len(made).to_bytes(8, "little")
+    made += b"SNOD\x01\x00\xff\xff" + entry * 0xFFFF
+    (tmp_path / "data.h5").write_bytes(made)
+    with pytest.raises(forebay.Error, match="lead to each other again and again"):
+        read(tmp_path, "length = 2", "data.h5")
+
+
+def test_a_dataset_that_says_more_rows_than_are_stored_is_refused(tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"] = numpy.zeros(4321, "i4"), numpy.ones(9)
+    made = (tmp_path / "data.h5").read_bytes()
+    (tmp_path / "data.h5").write_bytes(made.replace((4321).to_bytes(8, "little"), (4330).to_bytes(8, "little")))
+    with pytest.raises(forebay.Error, match="its elements have 17320 bytes, and 17284 are stored"):
+        read(tmp_path, "length = 2\nfields.x = {}", "data.h5")
+
+
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 def test_damage_is_not_delivered(tmp_path, libver):
     """Of a file whose chunks have checksums, each bit flip is refused, is a bad sample, or changes nothing."""
     x = values(40, 1)
-    with h5py.File(tmp_path / "whole.h5", "w", libver=("earliest", "v108") if libver == "latest" else libver) as file:
+    with h5py.File(tmp_path / "whole.h5", "w", libver=("v108", "v108") if libver == "latest" else libver) as file:
         file.create_dataset("x", data=x, chunks=(8, 3), compression="gzip", fletcher32=True, track_times=False)
     whole = (tmp_path / "whole.h5").read_bytes()
+    assert (b"OHDR" in whole) == (libver == "latest")
     generator = numpy.random.default_rng(5)
     wrong = 0
     for _ in range(60):

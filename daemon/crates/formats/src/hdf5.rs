@@ -20,7 +20,7 @@ use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 
 pub(super) use self::chunks::StoredChunk;
 pub(super) use self::dataset::{Hdf5Dataset, Place};
-pub(super) use self::filters::{Filter, Scratch, unfilter};
+pub(super) use self::filters::{Filter, Scratch, scratch_chunks, unfilter};
 
 /// The mark of a file, which a user's block of 512 × 2ⁿ bytes may precede.
 const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
@@ -28,7 +28,9 @@ const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 const MARK_PLACES: u32 = 12;
 /// The bytes of a superblock of any version, at most.
 const SUPERBLOCK_BYTES: u64 = 96;
-/// The bytes of headers, trees and names that are read of a file: at least this many, and this many for each of its bytes.
+/// The size of the checksum of a part.
+const CHECKSUM_BYTES: usize = 4;
+/// The bytes of headers, trees, names and places of chunks that are read or kept of a file: at least this many, and this many for each of its bytes.
 const READ_BYTES: (u64, u64) = (64 << 20, 8);
 /// What a writer does to be read here.
 const REWRITE: &str =
@@ -122,7 +124,7 @@ impl<'f> Hdf5<'f> {
             .transpose()?
             .ok_or_else(|| file.fault("it is no HDF5 file: it has no mark of one".to_owned()))?;
         let bytes = window.get(at, SUPERBLOCK_BYTES.min(length - at))?.to_vec();
-        let parsed = superblock(&bytes[MARK.len()..]);
+        let parsed = superblock(&bytes);
         let (sizes, root) = parsed.ok_or_else(|| {
             file.fault("its superblock is damaged, or of an unknown version".to_owned())
         })?;
@@ -148,7 +150,10 @@ impl<'f> Hdf5<'f> {
     }
 
     /// Counts bytes that are read or kept.
-    fn charge(&mut self, bytes: u64) -> Result<(), DatasetError> {
+    ///
+    /// # Errors
+    /// They are more than a file of this size has.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<(), DatasetError> {
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             self.fault("its parts lead to each other again and again: it is damaged")
         })?;
@@ -173,6 +178,7 @@ impl<'f> Hdf5<'f> {
 /// The sizes, and the address of the root group's header.
 fn superblock(bytes: &[u8]) -> Option<(Sizes, u64)> {
     let mut numbers = Numbers { rest: bytes };
+    numbers.skip(MARK.len())?;
     let version = numbers.u8()?;
     let is_old = version < 2;
     if is_old {
@@ -195,7 +201,9 @@ fn superblock(bytes: &[u8]) -> Option<(Sizes, u64)> {
             numbers.skip(1)?;
             // The base, the extension, and the end of the file.
             numbers.skip(3 * sizes.offset)?;
-            Some((sizes, numbers.address(sizes)??))
+            let root = numbers.address(sizes)??;
+            let end = bytes.len() - numbers.rest.len() + CHECKSUM_BYTES;
+            has_checksum(bytes.get(..end)?).then_some((sizes, root))
         }
         _ => None,
     }
@@ -278,3 +286,6 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

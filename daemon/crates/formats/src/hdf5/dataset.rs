@@ -228,6 +228,8 @@ fn type_of(bytes: &[u8]) -> Result<(DType, bool), Fault> {
         }
         8 => {
             // Of integers; h5py's booleans are 0 with the name FALSE and 1 with the name TRUE.
+            let is_of_integers = numbers.rest.first().is_some_and(|first| first & 15 == 0);
+            is_of_integers.then_some(()).ok_or_else(damaged)?;
             let (dtype, big_endian) = type_of(numbers.rest)?;
             if dtype.size_bytes() != u64::from(size) {
                 return Err(Fault::Damaged);

@@ -3,7 +3,7 @@
 
 use forebay_dataset::error::DatasetError;
 
-use super::{Hdf5, Numbers, Sizes};
+use super::{CHECKSUM_BYTES, Hdf5, Numbers, Sizes, has_checksum};
 
 /// The most links of a group, and levels of the tree and of the heap.
 const MAX_LINKS: usize = 1 << 22;
@@ -73,8 +73,8 @@ impl Heap {
             && most_block <= 1 << 32
             && (1..=64).contains(&heap_bits)
             && rows <= 64;
-        let log = |number: u64| number.max(1).ilog2().div_ceil(8) as usize;
-        let length_bytes = log(most_block).min(log(most_object.into()));
+        let of_block = most_block.ilog2().div_ceil(8) as usize;
+        let length_bytes = of_block.min(bytes_of(most_object.into()));
         is_sound.then_some(Self {
             offset_bytes: heap_bits.div_ceil(8),
             length_bytes,
@@ -152,15 +152,14 @@ impl Hdf5<'_> {
         tree: u64,
     ) -> Result<Vec<(u64, Vec<u8>)>, DatasetError> {
         let sizes = self.sizes;
-        let bytes = self.get_at_most(heap, 256)?;
+        let heap_bytes = 26 + 3 * sizes.offset as u64 + 12 * sizes.length as u64;
+        self.check_sum("the heap of a group", heap, heap_bytes)?;
+        let bytes = self.get(heap, heap_bytes)?;
         let found = Heap::parse(bytes, sizes);
         let of_heap = found.ok_or_else(|| self.damaged("the heap of a group", heap))?;
-        self.check_sum(
-            "the tree of a group",
-            tree,
-            22 + sizes.offset as u64 + sizes.length as u64,
-        )?;
-        let bytes = self.get_at_most(tree, 64)?;
+        let tree_bytes = 22 + sizes.offset as u64 + sizes.length as u64;
+        self.check_sum("the tree of a group", tree, tree_bytes)?;
+        let bytes = self.get(tree, tree_bytes)?;
         let found = Tree::parse(bytes, sizes).and_then(|tree| Some((tree.counts(sizes)?, tree)));
         let ((own, below), of_tree) =
             found.ok_or_else(|| self.damaged("the tree of a group", tree))?;
@@ -193,16 +192,18 @@ impl Hdf5<'_> {
             let record = numbers.take(tree.record_bytes).ok_or_else(damaged)?;
             places.push(record[HASH_BYTES..].to_vec());
         }
-        if depth == 0 {
-            return Ok(());
-        }
-        let mut children = Vec::with_capacity(count + 1);
-        for _ in 0..=count {
+        let mut children = Vec::new();
+        let pointers = if depth == 0 { 0 } else { count + 1 };
+        for _ in 0..pointers {
             let child = numbers.address(sizes).flatten().zip(numbers.sized(own));
             // The records of all nodes below it.
             let skipped = numbers.skip(below.get(depth - 1).copied().unwrap_or(0));
             let (child, records) = child.filter(|_| skipped.is_some()).ok_or_else(damaged)?;
             children.push((child, usize::try_from(records).unwrap_or(usize::MAX)));
+        }
+        let end = bytes.len() - numbers.rest.len();
+        if !bytes.get(..end + CHECKSUM_BYTES).is_some_and(has_checksum) {
+            return Err(damaged());
         }
         for (child, records) in children {
             self.records(tree, (own, below), (child, records, depth - 1), places)?;

@@ -1,6 +1,8 @@
 //! What was done to the bytes of a chunk, and how it is undone. The size of the result is known before: no length in the
 //! data is trusted.
 
+use std::cell::RefCell;
+
 use forebay_dataset::Defect;
 use forebay_storage::codec::Codec;
 use serde::{Deserialize, Serialize};
@@ -86,8 +88,14 @@ fn filter(numbers: &mut Numbers<'_>, is_old: bool) -> Option<Result<Filter, Stri
 #[derive(Debug, Default)]
 pub(in super::super) struct Scratch {
     buffers: [Vec<u8>; 2],
+    /// Of Blosc.
     more: Vec<u8>,
-    inflate: Option<flate2::Decompress>,
+}
+
+/// The most chunks that a [`Scratch`] has memory for.
+pub(in super::super) fn scratch_chunks(filters: &[Filter]) -> u64 {
+    let makers = filters.iter().filter(|filter| **filter != Filter::Fletcher32).count() as u64;
+    makers.min(2) + u64::from(filters.contains(&Filter::Blosc))
 }
 
 /// The elements of a chunk of `whole` bytes. `mask`: filters that were not applied.
@@ -101,8 +109,8 @@ pub(in super::super) fn unfilter<'a>(
     whole: usize,
     scratch: &'a mut Scratch,
 ) -> Result<&'a [u8], Defect> {
-    // The buffer with the bytes; `None`: they are still those of the file.
-    let mut found = None;
+    // The buffer with the bytes, `None`: they are still those of the file; and how many of them count.
+    let (mut found, mut length) = (None, packed.len());
     let is_applied = |place: usize| mask >> place & 1 == 0;
     for (place, filter) in filters.iter().enumerate().rev().filter(|(place, _)| is_applied(*place))
     {
@@ -114,8 +122,18 @@ pub(in super::super) fn unfilter<'a>(
         let next = found.map_or(0, |buffer: usize| 1 - buffer);
         let mut into = std::mem::take(&mut scratch.buffers[next]);
         let bytes = found.map_or(packed, |buffer| &scratch.buffers[buffer]);
+        let bytes = &bytes[..length];
         let is_good = match *filter {
-            Filter::Deflate => inflate(bytes, expected, &mut into, &mut scratch.inflate),
+            Filter::Fletcher32 => {
+                let checked = bytes.split_last_chunk().filter(|(bytes, sum)| is_sum(bytes, **sum));
+                if checked.is_none() {
+                    return Err(Defect("a chunk does not have its checksum".to_owned()));
+                }
+                length -= CHECKSUM_BYTES;
+                scratch.buffers[next] = into;
+                continue;
+            }
+            Filter::Deflate => inflate(bytes, expected, &mut into),
             Filter::Zstd => {
                 into.clear();
                 Codec::Zstd.unpack(bytes, (expected, expected), &mut into)
@@ -125,46 +143,40 @@ pub(in super::super) fn unfilter<'a>(
                 blosc::decode(bytes, expected, &mut into, &mut scratch.more).map_err(Defect)?;
                 true
             }
+            // It keeps the length.
+            Filter::Shuffle(_) if length != expected => false,
             Filter::Shuffle(size) => {
-                into.resize(bytes.len(), 0);
+                into.resize(length, 0);
                 blosc::unshuffle(bytes, &mut into, (size as usize).max(1));
-                true
-            }
-            Filter::Fletcher32 => {
-                let checked = bytes.split_last_chunk().filter(|(bytes, sum)| is_sum(bytes, **sum));
-                let Some((bytes, _)) = checked else {
-                    return Err(Defect("a chunk does not have its checksum".to_owned()));
-                };
-                into.clear();
-                into.extend_from_slice(bytes);
                 true
             }
         };
         if !is_good {
             return Err(Defect(format!("a chunk is no {filter:?} of {expected} bytes")));
         }
+        length = into.len();
         scratch.buffers[next] = into;
         found = Some(next);
     }
-    let bytes = found.map_or(packed, |buffer| &scratch.buffers[buffer][..]);
-    match bytes.len() == whole {
+    let bytes = &found.map_or(packed, |buffer| &scratch.buffers[buffer][..])[..length];
+    match length == whole {
         true => Ok(bytes),
-        false => Err(Defect(format!("a chunk has {whole} bytes, and this one {}", bytes.len()))),
+        false => Err(Defect(format!("a chunk has {whole} bytes, and this one {length}"))),
     }
 }
 
 /// Unpacks a stream of Zlib to exactly `expected` bytes.
-fn inflate(
-    packed: &[u8],
-    expected: usize,
-    into: &mut Vec<u8>,
-    inflate: &mut Option<flate2::Decompress>,
-) -> bool {
-    let inflate = inflate.get_or_insert_with(|| flate2::Decompress::new(true));
-    inflate.reset(true);
-    into.resize(expected, 0);
-    let status = inflate.decompress(packed, into, flate2::FlushDecompress::Finish);
-    matches!(status, Ok(flate2::Status::StreamEnd)) && inflate.total_out() == expected as u64
+fn inflate(packed: &[u8], expected: usize, into: &mut Vec<u8>) -> bool {
+    thread_local! {
+        /// 40 kB that would be allocated for each window.
+        static INFLATE: RefCell<flate2::Decompress> = RefCell::new(flate2::Decompress::new(true));
+    }
+    INFLATE.with_borrow_mut(|inflate| {
+        inflate.reset(true);
+        into.resize(expected, 0);
+        let status = inflate.decompress(packed, into, flate2::FlushDecompress::Finish);
+        matches!(status, Ok(flate2::Status::StreamEnd)) && inflate.total_out() == expected as u64
+    })
 }
 
 /// Whether bytes have this checksum: Fletcher's, of words of 16 bits. Old versions of the library wrote it in another order.
@@ -220,8 +232,11 @@ fn lzf(packed: &[u8], expected: usize, into: &mut Vec<u8>) -> Option<()> {
             if into.len() + length + 2 > expected {
                 return None;
             }
-            for place in start..start + length + 2 {
-                into.push(into[place]);
+            let end = into.len() + length + 2;
+            // A copy that overlaps itself repeats what is there.
+            while into.len() < end {
+                let most = (into.len() - start).min(end - into.len());
+                into.extend_from_within(start..start + most);
             }
         }
         if into.len() > expected {

@@ -1,6 +1,6 @@
 //! The objects in a file, by their paths.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use forebay_dataset::error::DatasetError;
 
@@ -23,31 +23,34 @@ impl Hdf5<'_> {
     /// A group is damaged or of a newer kind, or the file cannot be read.
     pub(in super::super) fn datasets(&mut self) -> Result<Vec<(String, u64)>, DatasetError> {
         let mut found = Vec::new();
-        let (mut seen, mut groups) = (HashSet::new(), HashSet::new());
+        // Whether the object of a header is a group, which is visited once.
+        let mut known = HashMap::new();
         let mut waiting = vec![(String::new(), self.root, 0)];
         while let Some((path, header, depth)) = waiting.pop() {
-            if depth > MAX_DEPTH || seen.len().max(found.len()) > MAX_OBJECTS {
+            if depth > MAX_DEPTH || known.len().max(found.len()) > MAX_OBJECTS {
                 return Err(self.fault("it has too many objects, or groups in groups"));
             }
-            if groups.contains(&header) {
-                continue;
-            }
-            if !seen.contains(&header) {
-                let messages = self.header(header)?;
-                seen.insert(header);
-                if !messages.iter().any(|message| message.kind == LAYOUT) {
-                    groups.insert(header);
-                    let mut links = self.links(&messages)?;
-                    // The last one is visited first.
-                    links.reverse();
-                    waiting.extend(links.into_iter().map(|(name, header)| match path.is_empty() {
-                        true => (name, header, depth + 1),
-                        false => (format!("{path}/{name}"), header, depth + 1),
-                    }));
+            match known.get(&header) {
+                Some(true) => continue,
+                Some(false) => {
+                    found.push((path, header));
                     continue;
                 }
+                None => {}
             }
-            found.push((path, header));
+            let messages = self.header(header)?;
+            let is_group = !messages.iter().any(|message| message.kind == LAYOUT);
+            known.insert(header, is_group);
+            if !is_group {
+                found.push((path, header));
+                continue;
+            }
+            // The last one is visited first.
+            for (name, header) in self.links(&messages)?.into_iter().rev() {
+                let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+                self.charge(path.len() as u64)?;
+                waiting.push((path, header, depth + 1));
+            }
         }
         Ok(found)
     }

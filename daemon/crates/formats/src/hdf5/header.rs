@@ -2,13 +2,11 @@
 
 use forebay_dataset::error::DatasetError;
 
-use super::{Hdf5, Numbers, has_checksum};
+use super::{CHECKSUM_BYTES, Hdf5, Numbers, has_checksum};
 
 /// The most blocks and messages of a header.
 const MAX_BLOCKS: usize = 4096;
 const MAX_MESSAGES: usize = 1 << 16;
-/// The size of the checksum of a new header's block.
-const CHECKSUM_BYTES: u64 = 4;
 /// The most bytes of a block.
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
 
@@ -52,6 +50,10 @@ impl Hdf5<'_> {
         let Start { is_new, has_order, bytes } =
             parsed.ok_or_else(|| self.damaged(what, address))?;
         let before = (start.len() - numbers.rest.len()) as u64;
+        if is_new {
+            let whole = before.saturating_add(bytes).saturating_add(CHECKSUM_BYTES as u64);
+            self.check_sum(what, address, whole)?;
+        }
         let mut blocks = vec![(address.saturating_add(before), bytes)];
         let (mut messages, mut next) = (Vec::new(), 0);
         while let Some((at, bytes)) = blocks.get(next).copied() {
@@ -78,16 +80,14 @@ impl Hdf5<'_> {
                     self.check_sum(what, at, bytes)?;
                 }
                 blocks.push(match is_new {
-                    true => (at.saturating_add(4), bytes.saturating_sub(4 + CHECKSUM_BYTES)),
+                    true => (at.saturating_add(4), bytes.saturating_sub(4 + CHECKSUM_BYTES as u64)),
                     false => (at, bytes),
                 });
             }
         }
         Ok(messages)
     }
-}
 
-impl Hdf5<'_> {
     /// Compares the checksum at the end of a part.
     ///
     /// # Errors

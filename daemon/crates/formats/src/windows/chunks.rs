@@ -58,10 +58,10 @@ pub(super) fn locate<'c>(
     locations: &mut Vec<Location>,
 ) {
     let array = chunks.array();
-    let (grid, row_bytes) = (Grid(array), chunk_row_bytes(array));
+    let (grid, row_bytes, is_plain) = (Grid(array), chunk_row_bytes(array), chunks.is_plain());
     for (place, numbers) in grid.of_rows(rows) {
         for Stored { file, range, .. } in chunks.stored(numbers) {
-            locations.push(match chunks.is_plain() {
+            locations.push(match is_plain {
                 false => Location { file, range, unit: Unit::Block(Transform::None) },
                 true => {
                     let Range { start, end } = grid.rows_in(place, rows);

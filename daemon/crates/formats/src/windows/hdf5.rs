@@ -16,7 +16,9 @@ use super::index::{Piece, ScannedSet};
 use super::plan::Column;
 use super::rows::{Found, Parts, RowFormat, Rows};
 use super::{Windows, report};
-use crate::hdf5::{Filter, Hdf5, Hdf5Dataset, Place, Scratch, StoredChunk, unfilter};
+use crate::hdf5::{
+    Filter, Hdf5, Hdf5Dataset, Place, Scratch, StoredChunk, scratch_chunks, unfilter,
+};
 use crate::indexed::Opening;
 use crate::zarr::{Grid, ZarrArray};
 use forebay_dataset::Defect;
@@ -51,26 +53,24 @@ struct Layout {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layouts(Vec<Layout>);
 
-/// What a piece says of a chunk besides its place: its bytes, the filters that were not applied, and its layout.
+/// What a piece says of a chunk besides its place: the filters that were not applied, and its layout.
 #[derive(Debug, Clone, Copy)]
 struct Form {
-    bytes: u32,
     mask: u32,
     layout: usize,
 }
 
 impl Form {
     fn of(form: u64) -> Self {
-        let part = |from: u32, bits: u32| (form >> from) & ((1 << bits) - 1);
+        let part = |from: u32| (form >> from) & 0xffff;
         Self {
-            bytes: u32::try_from(part(0, 32)).unwrap_or(0),
-            mask: u32::try_from(part(32, 16)).unwrap_or(0),
-            layout: usize::try_from(part(48, 16)).unwrap_or(0),
+            mask: u32::try_from(part(0)).unwrap_or(0),
+            layout: usize::try_from(part(16)).unwrap_or(0),
         }
     }
 
     fn number(self) -> u64 {
-        u64::from(self.bytes) | u64::from(self.mask & 0xffff) << 32 | (self.layout as u64) << 48
+        u64::from(self.mask & 0xffff) | (self.layout as u64) << 16
     }
 }
 
@@ -85,9 +85,14 @@ impl<'i> Hdf5Chunks<'i> {
     fn new(rows: Rows<'i, Layouts>) -> Self {
         let Layouts(all) = &rows.column().more;
         // Without a chunk all elements have the fill value, which is that of every layout.
-        let first = rows.index.pieces_from(rows.set, rows.place, 0).next();
-        let place = first.map_or(0, |piece| Form::of(piece.form).layout);
-        let layout = all.get(place).unwrap_or(&all[0]);
+        let first = || rows.index.pieces_from(rows.set, rows.place, 0).next();
+        let layout = match &all[..] {
+            [only] => only,
+            _ => {
+                let place = first().map_or(0, |piece| Form::of(piece.form).layout);
+                all.get(place).unwrap_or(&all[0])
+            }
+        };
         Self { rows, layout, scratch: Scratch::default() }
     }
 }
@@ -106,8 +111,7 @@ impl<'i> Chunks<'i> for Hdf5Chunks<'i> {
         let is_in = move |piece: &Piece| piece.first >= numbers.start;
         let end = numbers.end;
         pieces.take_while(move |piece| piece.first < end).filter(is_in).map(|piece| {
-            let length = Some(Form::of(piece.form).bytes.into());
-            let range = ByteRange { offset: piece.offset, length };
+            let range = ByteRange { offset: piece.offset, length: Some(piece.bytes) };
             Stored { number: piece.first, file: FileId(piece.file), range, form: piece.form }
         })
     }
@@ -323,12 +327,12 @@ fn pieces(
     layout: usize,
 ) -> Vec<Piece> {
     if let Place::Range(offset) = &dataset.place {
-        let form = Form { bytes: 0, mask: 0, layout }.number();
+        let form = Form { mask: 0, layout }.number();
         let piece = |offset: &u64| Piece { first: 0, file, offset: *offset, bytes: 0, form };
         return offset.iter().map(piece).collect();
     }
     let piece = |StoredChunk { number, offset, bytes, mask }: &StoredChunk| {
-        let form = Form { bytes: *bytes, mask: *mask, layout }.number();
+        let form = Form { mask: *mask, layout }.number();
         Piece { first: *number, file, offset: *offset, bytes: (*bytes).into(), form }
     };
     chunks.iter().map(piece).collect()
@@ -406,7 +410,9 @@ impl RowFormat for Hdf5Rows {
                         file.fault(format!("its datasets are {names:?}, and those of other files differ; name them in dataset.windows.fields"))
                     })?;
                     let layout = add_layout(&file, path, column, dataset)?;
-                    set.pieces.push(pieces(found_there, number, layout));
+                    let pieces = pieces(found_there, number, layout);
+                    hdf5.charge(size_of_val(&pieces[..]) as u64)?;
+                    set.pieces.push(pieces);
                 }
                 if set.pieces.len() != found.columns.len() {
                     return Err(file.fault(format!("its datasets are {names:?}, and other files have more; name them in dataset.windows.fields")));
@@ -443,9 +449,11 @@ impl RowFormat for Hdf5Rows {
 
     fn unpacked_bytes(column: &Column<Layouts>, rows: u64) -> u64 {
         let window = column.row_bytes().unwrap_or(0).saturating_mul(rows);
-        let packed = column.more.0.iter().filter(|layout| !layout.filters.is_empty());
-        let chunk = packed.map(|layout| layout.array.chunk_bytes()).max().unwrap_or(0);
-        window.saturating_add(chunk.saturating_mul(3))
+        let of = |Layout { array, filters }: &Layout| match filters.is_empty() {
+            true => 0,
+            false => array.chunk_bytes().saturating_mul(scratch_chunks(filters)),
+        };
+        window.saturating_add(column.more.0.iter().map(of).max().unwrap_or(0))
     }
 }
 

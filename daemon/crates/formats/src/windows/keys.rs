@@ -207,13 +207,16 @@ impl OwnKeys {
     }
 }
 
+fn has_table(config: &DatasetConfig) -> bool {
+    config.own.entries().iter().any(|(key, _)| key == TABLE)
+}
+
 /// Refuses windows of a format that has no rows.
 pub(crate) fn refuse_other(
     config: &DatasetConfig,
     mut formats: impl Iterator<Item = &'static str> + Clone,
 ) -> Result<(), DatasetError> {
-    let has_table = config.own.entries().iter().any(|(key, _)| key == TABLE);
-    if !has_table {
+    if !has_table(config) {
         return Ok(());
     }
     if config.format == AUTO || formats.clone().any(|format| format == config.format) {
@@ -232,8 +235,7 @@ pub(crate) fn refuse_other(
 /// # Errors
 /// It is such a format.
 pub(crate) fn ask_for_length(config: &DatasetConfig, formats: &[&str]) -> Result<(), DatasetError> {
-    let has_table = config.own.entries().iter().any(|(key, _)| key == TABLE);
-    if has_table || !formats.contains(&&config.format[..]) {
+    if has_table(config) || !formats.contains(&&config.format[..]) {
         return Ok(());
     }
     let format = &config.format;
@@ -246,5 +248,5 @@ pub(crate) fn ask_for_length(config: &DatasetConfig, formats: &[&str]) -> Result
 
 /// Whether the samples of a configuration are windows.
 pub(crate) fn of_windows(config: &DatasetConfig) -> bool {
-    config.format != AUTO && config.own.entries().iter().any(|(key, _)| key == TABLE)
+    config.format != AUTO && has_table(config)
 }

@@ -11,7 +11,7 @@
 mod columns;
 mod files;
 
-use std::fs;
+use std::fs::{self, File};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,9 @@ use forebay_dataset::index_bytes;
 use forebay_dataset::opening::{OpenOptions, Opened};
 use forebay_dataset::progress::{FilesRead, ScanProgress};
 use forebay_index::folder::cache::{IndexPlace, Loaded, Saved};
-use forebay_index::saved_index::{SavedIndex, is_settled, open_file, refuse_other_file};
+use forebay_index::saved_index::{
+    SavedIndex, is_settled, now_seconds, open_file, refuse_other_file,
+};
 use forebay_index::shard_paths;
 use forebay_storage::location::{FileId, FileTable};
 use forebay_storage::version::FileStamp;
@@ -67,7 +69,7 @@ pub(crate) fn open<K: TableKind>(
     let started = Instant::now();
     let keys = OwnKeys::read(&mut config.own.clone())?;
     refuse_selection(config)?;
-    if let Some(opened) = handed_over(config, &keys, options) {
+    if let Some(opened) = handed_over(config, &keys, options)? {
         return Ok(opened);
     }
     let tables = &K::TABLES;
@@ -111,7 +113,8 @@ pub(crate) fn open<K: TableKind>(
         by,
         options,
     };
-    let (folder, made, reused) = making.folder()?;
+    let mut warnings = Vec::new();
+    let (folder, made, reused) = making.folder(&mut warnings)?;
     if made.rows == 0 {
         let reason = "its tables have no rows".to_owned();
         return Err(DatasetError::NoSamples { path: config.path.clone(), reason });
@@ -119,15 +122,17 @@ pub(crate) fn open<K: TableKind>(
     let of_arrays = config_of_arrays(config, &keys, &making.columns.names(), folder);
     let mut opened = registry::open_silently(&of_arrays, options)?;
     if !making.columns.left_out.is_empty() {
-        opened.report.warnings.push(format!(
+        warnings.push(format!(
             "columns without windows: {}; name the others in dataset.windows.fields",
             making.columns.left_out.join(", ")
         ));
     }
     if config.index.is_some() {
         let reason = "dataset.index is not used: windows of tables have their arrays and index in the cache (cache.path)";
-        opened.report.warnings.push(reason.to_owned());
+        warnings.push(reason.to_owned());
     }
+    warnings.extend(making.future());
+    opened.report.warnings.extend(warnings);
     opened.report.reused &= reused;
     opened.report.seconds = started.elapsed().as_secs_f64();
     Ok(opened)
@@ -135,19 +140,36 @@ pub(crate) fn open<K: TableKind>(
 
 /// The dataset of the daemon before, which this one continues, whatever has become of the tables. `None`: there was none, or its
 /// arrays are gone.
-fn handed_over(config: &DatasetConfig, keys: &OwnKeys, options: OpenOptions<'_>) -> Option<Opened> {
-    let bytes = index_bytes::take_in(options.previous_index?.try_clone().ok()?).ok()?;
-    let path = WindowIndex::open(bytes).ok()?.path(FileId(0));
-    let stem = std::str::from_utf8(&path).ok()?.split('/').next()?.to_owned();
-    let folders = fs::read_dir(folder_of_all(config)).ok()?;
+///
+/// # Errors
+/// The arrays cannot be opened now.
+fn handed_over(
+    config: &DatasetConfig,
+    keys: &OwnKeys,
+    options: OpenOptions<'_>,
+) -> Result<Option<Opened>, DatasetError> {
+    let Some(stem) = options.previous_index.and_then(stem_of) else { return Ok(None) };
+    let Ok(folders) = fs::read_dir(folder_of_all(config)) else { return Ok(None) };
     // Several if the same tables were written again.
     let folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
-    folders.filter(|folder| folder.join(&stem).is_dir()).find_map(|folder| {
-        let summary: Summary =
-            serde_json::from_slice(&fs::read(folder.join(SUMMARY)).ok()?).ok()?;
-        let of_arrays = config_of_arrays(config, keys, &summary.columns, folder);
-        registry::open_silently(&of_arrays, options).ok()
-    })
+    let is_usable = |folder: &PathBuf| folder.join(&stem).is_dir() && made_files::is_own(folder);
+    for folder in folders.filter(is_usable) {
+        let Some(Summary { columns, .. }) = summary_of(&folder) else { continue };
+        let of_arrays = config_of_arrays(config, keys, &columns, folder);
+        match registry::open_silently(&of_arrays, options) {
+            // The index is of another of the folders.
+            Err(DatasetError::KeptIndex { .. }) => {}
+            opened => return opened.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+/// The folder of the arrays of an index.
+fn stem_of(index: &File) -> Option<String> {
+    let bytes = index_bytes::take_in(index.try_clone().ok()?).ok()?;
+    let path = WindowIndex::open(bytes).ok()?.path(FileId(0));
+    Some(std::str::from_utf8(&path).ok()?.split('/').next()?.to_owned())
 }
 
 /// Refuses what the arrays would be refused for, before they are made.
@@ -243,7 +265,7 @@ struct Making<'a> {
 
 impl Making<'_> {
     /// The folder with the arrays, what is in them, and whether they existed.
-    fn folder(&self) -> Result<(PathBuf, Made, bool), DatasetError> {
+    fn folder(&self, warnings: &mut Vec<String>) -> Result<(PathBuf, Made, bool), DatasetError> {
         let all = made_files::place_of_all(self.config, FOLDER);
         let on_all_hosts = self.digest_on_all_hosts();
         let folder = all.path.join(&self.digest_on_this_host(on_all_hosts).to_hex()[..32]);
@@ -266,12 +288,7 @@ impl Making<'_> {
             // Numbers and names: serialization cannot fail.
             Ok(serde_json::to_vec(&summary).unwrap_or_default())
         };
-        let mut warnings = Vec::new();
-        let loaded = place.load_or_make(self.options, false, &mut warnings, load, make)?;
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
-        match loaded {
+        match place.load_or_make(self.options, false, warnings, load, make)? {
             Loaded::Saved(made) => Ok((folder, made, true)),
             Loaded::New { bytes, .. } => match serde_json::from_slice::<Summary>(&bytes) {
                 Ok(Summary { made, .. }) => Ok((folder, made, false)),
@@ -286,11 +303,21 @@ impl Making<'_> {
 
     /// What is in a complete folder, which is of these tables.
     fn saved(&self, folder: &Path, stem: &str, look: Look) -> Option<Made> {
-        let summary = fs::read(folder.join(SUMMARY)).ok()?;
-        let Summary { made, .. } = serde_json::from_slice(&summary).ok()?;
+        let Summary { made, .. } = summary_of(folder)?;
         let is_there = self.are_settled(&made)
             && files::are_all_there(folder, stem, &self.arrays, &made, look);
         is_there.then_some(made)
+    }
+
+    /// A warning about a table of which each start makes the arrays anew.
+    fn future(&self) -> Option<String> {
+        let now = now_seconds();
+        let is_later = |stamp: &FileStamp| stamp.modified_seconds > now;
+        let place = self.stamps.iter().position(is_later)?;
+        Some(format!(
+            "{} has a time in the future, so that each start reads all tables again; correct it, as by `touch`",
+            self.storage.full_path(&self.paths[place]).display()
+        ))
     }
 
     /// Whether the tables had last changed long enough before they were read.
@@ -388,6 +415,10 @@ impl Making<'_> {
             false => Ok(()),
         }
     }
+}
+
+fn summary_of(folder: &Path) -> Option<Summary> {
+    serde_json::from_slice(&fs::read(folder.join(SUMMARY)).ok()?).ok()
 }
 
 /// The summary of a complete folder.

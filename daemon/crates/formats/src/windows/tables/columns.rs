@@ -39,12 +39,7 @@ fn element(encoding: &Encoding) -> Result<(&str, Option<&[u64]>), String> {
         Encoding::Array(ArrayForm::Plain(name, shape)) => (name, shape.as_deref()),
         Encoding::Array(ArrayForm::Rows(name, _)) => (name, None),
         Encoding::Unread(why) => return Err(why.clone()),
-        Encoding::Text => return Err("texts".to_owned()),
-        Encoding::Image | Encoding::Images => return Err("pictures".to_owned()),
-        Encoding::Json | Encoding::Nested => {
-            return Err("structures, or lists of other values".to_owned());
-        }
-        _ => return Err("not numbers".to_owned()),
+        other => return Err(other.words()),
     })
 }
 

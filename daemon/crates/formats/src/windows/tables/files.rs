@@ -27,7 +27,9 @@ pub(super) const EPISODE: &str = "@episode";
 /// The file of the counts, besides the folder of the arrays.
 const MADE: &str = "made.json";
 /// The bytes of rows that an interrupted process may have to make again, and those of a table.
-const CHECKPOINT_BYTES: u64 = 64 << 20;
+const CHECKPOINT_BYTES: u64 = if cfg!(test) { 200 } else { 64 << 20 };
+/// The bytes of an array that are written at once.
+const BUFFER_BYTES: usize = 256 << 10;
 /// How old an array says that it is when it is complete: an index of files that have just changed is not trusted, since they
 /// may change again within the same tick of the clock.
 const PAST: Duration = Duration::from_secs(60);
@@ -50,11 +52,11 @@ impl Array {
         Self { name: EPISODE.to_owned(), dtype: DType::U8, shape: Vec::new() }
     }
 
-    /// The size of a row; `None`: it has no elements, or too many.
+    /// The size of a row; `None`: it has no elements, too many, or of a type that NumPy lacks.
     pub(super) fn row_bytes(&self) -> Option<u64> {
         let each = self.dtype.size_bytes();
         let all = self.shape.iter().try_fold(each, |all, side| all.checked_mul(*side));
-        all.filter(|bytes| *bytes > 0)
+        all.filter(|bytes| *bytes > 0 && self.dtype != DType::BF16)
     }
 
     fn path(&self, folder: &Path) -> PathBuf {
@@ -85,6 +87,25 @@ impl Array {
         header.resize(whole - 1, b' ');
         header.push(b'\n');
         header
+    }
+
+    /// Opens the file to append to its rows; `None`: it has others.
+    fn continued(
+        &self,
+        path: &Path,
+        rows: u64,
+        checksum: u32,
+    ) -> io::Result<Option<Summed<BufWriter<File>>>> {
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        let header = self.header(0).len() as u64;
+        let Some(end) = self.file_bytes(rows) else { return Ok(None) };
+        file.seek(SeekFrom::Start(header))?;
+        let summed = checksum_of(&mut (&mut file).take(end - header))?;
+        if file.stream_position()? != end || summed.checksum() != checksum {
+            return Ok(None);
+        }
+        file.set_len(end)?;
+        Ok(Some(summed.with_file(BufWriter::with_capacity(BUFFER_BYTES, file))))
     }
 
     /// The size of a file with so many rows.
@@ -150,20 +171,19 @@ impl<'a> RowFiles<'a> {
     ) -> Result<Self, DatasetError> {
         let (counts, folder) = (folder.join(MADE), folder.join(stem));
         fs::create_dir_all(&folder).map_err(|error| unwritten(&folder, error))?;
-        let made = fs::read(&counts).ok().and_then(|json| serde_json::from_slice(&json).ok());
-        let made: Made = made.unwrap_or_default();
+        let made: Made = match fs::read(&counts) {
+            Ok(json) => serde_json::from_slice(&json).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Made::default(),
+            // The rows are perhaps there.
+            Err(error) => return Err(unread(&counts, error)),
+        };
         if made.tables > 0 && is_usable(&made) {
-            match made.checksums.len() == arrays.len() {
-                true => match continued(&folder, arrays, &made) {
-                    Ok(files) => {
-                        return Ok(Self { folder, counts, arrays, files, made, unsaved: 0 });
-                    }
-                    Err(error) => tracing::warn!(
-                        "the rows of tables at {} are made again, because they are damaged: {error}",
-                        folder.display()
-                    ),
-                },
-                false => tracing::warn!("{} is damaged, so rows are made again", counts.display()),
+            match continued(&folder, arrays, &made)? {
+                Some(files) => return Ok(Self { folder, counts, arrays, files, made, unsaved: 0 }),
+                None => tracing::warn!(
+                    "the rows of tables at {} are made again, because they are damaged",
+                    folder.display()
+                ),
             }
         }
         let files = arrays.iter().map(|array| {
@@ -172,7 +192,7 @@ impl<'a> RowFiles<'a> {
             let begun = remove(&path).and_then(|()| {
                 let mut file = File::create_new(&path)?;
                 file.write_all(&array.header(0))?;
-                Ok(Summed::new(BufWriter::with_capacity(1 << 18, file)))
+                Ok(Summed::new(BufWriter::with_capacity(BUFFER_BYTES, file)))
             });
             begun.map_err(|error| unwritten(&path, error))
         });
@@ -256,27 +276,33 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens files to append to them. What is behind the rows is cut off.
+fn unread(path: &Path, source: io::Error) -> DatasetError {
+    DatasetError::System { path: path.to_owned(), action: "reading", source }
+}
+
+/// Opens files to append to them. What is behind the rows is cut off. `None`: a file is missing, or has other rows.
+///
+/// # Errors
+/// A file cannot be read, though it may have the rows.
 fn continued(
     folder: &Path,
     arrays: &[Array],
     made: &Made,
-) -> io::Result<Vec<Summed<BufWriter<File>>>> {
-    let open = |(array, checksum): (&Array, &u32)| {
+) -> Result<Option<Vec<Summed<BufWriter<File>>>>, DatasetError> {
+    if made.checksums.len() != arrays.len() {
+        return Ok(None);
+    }
+    let mut files = Vec::with_capacity(arrays.len());
+    for (array, checksum) in arrays.iter().zip(&made.checksums) {
         let path = array.path(folder);
-        let damaged = || io::Error::other(format!("{} has other rows", path.display()));
-        let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
-        let header = array.header(0).len() as u64;
-        let end = array.file_bytes(made.rows).ok_or_else(damaged)?;
-        file.seek(SeekFrom::Start(header))?;
-        let summed = checksum_of(&mut (&mut file).take(end - header))?;
-        if file.stream_position()? != end || summed.checksum() != *checksum {
-            return Err(damaged());
+        match array.continued(&path, made.rows, *checksum) {
+            Ok(Some(file)) => files.push(file),
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unread(&path, error)),
         }
-        file.set_len(end)?;
-        Ok(summed.with_file(BufWriter::with_capacity(1 << 18, file)))
-    };
-    arrays.iter().zip(&made.checksums).map(open).collect()
+    }
+    Ok(Some(files))
 }
 
 /// Whether the files have these rows.

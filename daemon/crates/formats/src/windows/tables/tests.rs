@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use forebay_config::DatasetConfig;
 use forebay_dataset::progress::ScanProgress;
@@ -75,20 +76,25 @@ fn rows_of_an_opening_that_was_stopped_are_made_by_the_next() {
     let all = labels(&open(&config).unwrap());
     assert_eq!(all.len(), 40);
     assert!(all.iter().zip(1000_u64..).all(|(found, label)| *found == label.to_le_bytes()));
-    for after in [0, 1, 17] {
+    for after in [0, 1, 30] {
         let (_folder, other) = fixture(40);
-        let calls = Cell::new(0);
-        let progress = |seen: ScanProgress| {
-            calls.set(calls.get() + u64::from(seen.samples > 0));
-            match calls.get() > after {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+        let progress = |seen: ScanProgress| match seen.samples > after {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         };
         let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
         let stopped = crate::open(&other, options);
         assert!(matches!(stopped, Err(DatasetError::Cancelled)), "{stopped:?}");
-        assert_eq!(labels(&open(&other).unwrap()), all);
+        let first = Cell::new(None);
+        let progress = |seen: ScanProgress| {
+            let done = seen.files.map(|files| files.done);
+            first.set(first.get().or(done));
+            ControlFlow::Continue(())
+        };
+        let options = OpenOptions { progress: &progress, ..OpenOptions::default() };
+        assert_eq!(labels(&crate::open(&other, options).unwrap()), all);
+        // Of those before the stop, a checkpoint has 23 rows of 9 bytes.
+        assert_eq!(first.get().unwrap() >= 23, after == 30, "{first:?} after {after}");
     }
 }
 
@@ -150,6 +156,18 @@ fn a_table_that_changes_while_arrays_are_made_ends_the_opening() {
         "{message}"
     );
     assert_eq!(labels(&open(&config).unwrap()).len(), 6);
+}
+
+#[test]
+fn a_table_of_the_future_is_named() {
+    let (_folder, config) = fixture(2);
+    let later = SystemTime::now() + Duration::from_secs(1000);
+    let table = fs::File::options().append(true).open(config.path.join("train-00001.parquet"));
+    table.unwrap().set_modified(later).unwrap();
+    let warnings = open(&config).unwrap().report.warnings;
+    let is_named =
+        |warning: &String| warning.contains("train-00001.parquet has a time in the future");
+    assert!(warnings.iter().any(is_named), "{warnings:?}");
 }
 
 #[test]
