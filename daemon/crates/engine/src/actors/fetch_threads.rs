@@ -3,9 +3,10 @@
 //! States of a thread, and what changes them:
 //! ```text
 //!   Idle ──lane: submits a reading──► Reading ──thread: all rows done──► Idle
-//!    ▲                                   │ lane: a call is overdue, abandons the reading
-//!    │                                   ▼
-//!    └──thread: the call has returned── Hung ──thread: the call has returned, and there are enough──► Ended
+//!    │ ▲                                 │ lane: a call is overdue, abandons the reading
+//!    │ │                                 ▼
+//!    │ └──thread: the call has returned── Hung
+//!    └──thread: no reading waits, and there are more threads that do not hang than lanes──► Ended
 //! ```
 //! A thread in a system call that does not return cannot be ended. The rules, per stream:
 //! - Each lane has a thread from the start.
@@ -102,8 +103,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next(&self) -> Option<Task> {
+    /// The next task; `None`: the thread ends. `is_back`: the thread has returned from an abandoned call.
+    fn next(&self, is_back: bool) -> Option<Task> {
         let mut state = self.state();
+        // Under the lock, so that the engine thread counts the thread either as hung or in its new state.
+        if is_back {
+            self.hung.thread_is_back();
+        }
         loop {
             if state.ends {
                 return None;
@@ -111,29 +117,22 @@ impl Shared {
             if let Some(task) = state.tasks.pop_front() {
                 return Some(task);
             }
+            if state.threads - self.hung.get() > state.lanes {
+                state.threads -= 1;
+                return None;
+            }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// Called by a thread that has returned from an abandoned call. False: the thread is surplus and ends.
-    fn stays(&self) -> bool {
-        let mut state = self.state();
-        // Under the lock, so that the engine thread counts the thread either as hung or in its new state.
-        self.hung.thread_is_back();
-        let is_spare = state.threads - self.hung.get() > state.lanes;
-        state.threads -= usize::from(is_spare);
-        !is_spare
     }
 }
 
 fn work(shared: &Shared, run: &Run) {
-    while let Some(Task { reading, lane, done }) = shared.next() {
+    let mut is_back = false;
+    while let Some(Task { reading, lane, done }) = shared.next(is_back) {
         let ran = catch_unwind(AssertUnwindSafe(|| run(&reading, lane)));
         // The lane may have abandoned the reading and be dropped.
         let _ = done.send(ran.is_ok());
-        if reading.is_abandoned() && !shared.stays() {
-            return;
-        }
+        is_back = reading.is_abandoned();
     }
 }
 
@@ -175,10 +174,14 @@ impl FetchThreads {
 
     fn add(&self) -> io::Result<()> {
         let (shared, run) = (Arc::clone(&self.shared), Arc::clone(&self.run));
-        let builder = thread::Builder::new().name("forebay-fetch".to_owned());
-        builder.stack_size(STACK_BYTES).spawn(move || work(&shared, &run))?;
+        // Before it starts: it ends by itself if there are too many.
         self.shared.state().threads += 1;
-        Ok(())
+        let builder = thread::Builder::new().name("forebay-fetch".to_owned());
+        let started = builder.stack_size(STACK_BYTES).spawn(move || work(&shared, &run));
+        if started.is_err() {
+            self.shared.state().threads -= 1;
+        }
+        started.map(drop)
     }
 
     /// The counter of hung threads.
@@ -350,6 +353,20 @@ mod tests {
         assert!(!world.may_read(), "it waits for one to return");
         world.let_go();
         assert!(world.may_read() && world.threads() == LANES);
+    }
+
+    #[test]
+    fn surplus_threads_end_however_they_came() {
+        let mut world = world();
+        // As when a hung thread returns between the decision to replace it and its replacement.
+        world.threads.add().unwrap();
+        let waits = || {
+            (0..5000).any(|_| {
+                thread::sleep(Duration::from_millis(1));
+                world.threads() == LANES
+            })
+        };
+        assert!(waits(), "{} threads", world.threads());
     }
 
     #[test]
