@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::io::{self, BufRead, Read};
 
+use libdeflater::{DecompressionError, Decompressor as Inflate};
 use zstd::bulk::Decompressor;
 use zstd::stream::read::Decoder as ZstdReader;
 use zstd::zstd_safe::WriteBuf;
@@ -37,11 +38,14 @@ pub enum Codec {
     Lz4,
     /// One stream.
     Brotli,
+    /// One stream.
+    Zlib,
 }
 
 impl Codec {
     /// All codecs, in the order of their numbers in indexes.
-    const ALL: [Self; 5] = [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4, Self::Brotli];
+    const ALL: [Self; 6] =
+        [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4, Self::Brotli, Self::Zlib];
 
     /// Maximal unpacked bytes that a decoder keeps.
     pub const MAX_HISTORY_BYTES: u64 = MAX_ZSTD_WINDOW;
@@ -109,7 +113,9 @@ impl Codec {
                 }
                 Ok(Box::new(zstd_reader(packed, MAX_ZSTD_WINDOW)?))
             }
-            Self::Snappy | Self::Lz4 | Self::Brotli => Err(io::ErrorKind::Unsupported.into()),
+            Self::Snappy | Self::Lz4 | Self::Brotli | Self::Zlib => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
         }
     }
 
@@ -121,9 +127,14 @@ impl Codec {
         (whole, wanted): (usize, usize),
         buffer: &mut Vec<u8>,
     ) -> bool {
-        buffer.clear();
         if wanted > whole {
             return false;
+        }
+        match self {
+            // Bytes that are there are written over.
+            Self::Zlib | Self::Lz4 => {}
+            Self::Gzip if wanted == whole => {}
+            _ => buffer.clear(),
         }
         match self {
             Self::Snappy => {
@@ -133,9 +144,13 @@ impl Codec {
                 buffer.resize(whole, 0);
                 snap::raw::Decoder::new().decompress(packed, buffer).ok() == Some(whole)
             }
-            Self::Lz4 => {
+            Self::Lz4 | Self::Zlib => {
                 buffer.resize(whole, 0);
-                lz4_flex::block::decompress_into(packed, buffer).ok() == Some(whole)
+                self.unpack_into(packed, buffer)
+            }
+            Self::Gzip if wanted == whole => {
+                buffer.resize(whole, 0);
+                self.unpack_into(packed, buffer)
             }
             Self::Gzip => {
                 take(flate2::bufread::MultiGzDecoder::new(packed), (whole, wanted), buffer)
@@ -156,12 +171,21 @@ impl Codec {
 
     /// Fills a buffer with all that `packed` unpacks to. False: the length or the contents differ.
     pub fn unpack_into(self, packed: &[u8], into: &mut [u8]) -> bool {
+        let whole = into.len();
         match self {
-            Self::Lz4 => lz4_flex::block::decompress_into(packed, into).ok() == Some(into.len()),
-            Self::Zstd => unpack_zstd(packed, into.len(), into),
-            Self::Snappy | Self::Gzip | Self::Brotli => {
+            Self::Lz4 => lz4_flex::block::decompress_into(packed, into).ok() == Some(whole),
+            Self::Zstd => unpack_zstd(packed, whole, into),
+            Self::Zlib => inflate(|inflate| inflate.zlib_decompress(packed, into), whole),
+            Self::Gzip => {
+                // The size of one member is that of all, or there are several.
+                let last = packed.last_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+                last == Some(whole as u32)
+                    && inflate(|inflate| inflate.gzip_decompress(packed, into), whole)
+                    || unpack_members(packed, into)
+            }
+            Self::Snappy | Self::Brotli => {
                 let mut buffer = Vec::new();
-                let is_good = self.unpack(packed, (into.len(), into.len()), &mut buffer);
+                let is_good = self.unpack(packed, (whole, whole), &mut buffer);
                 if is_good {
                     into.copy_from_slice(&buffer);
                 }
@@ -176,6 +200,24 @@ fn take(reader: impl Read, (whole, wanted): (usize, usize), buffer: &mut Vec<u8>
     buffer.reserve_exact(wanted + 1);
     let most = wanted as u64 + u64::from(wanted == whole);
     reader.take(most).read_to_end(buffer).is_ok() && buffer.len() == wanted
+}
+
+/// Inflates a stream, whose size is known: half the time of a decoder that can pause.
+fn inflate(
+    unpack: impl FnOnce(&mut Inflate) -> Result<usize, DecompressionError>,
+    whole: usize,
+) -> bool {
+    thread_local! {
+        /// 11 kB that would be allocated for each value.
+        static INFLATE: RefCell<Inflate> = RefCell::new(Inflate::new());
+    }
+    INFLATE.with_borrow_mut(unpack).is_ok_and(|bytes| bytes == whole)
+}
+
+/// Fills a buffer with all members of a gzip file.
+fn unpack_members(packed: &[u8], into: &mut [u8]) -> bool {
+    let mut members = flate2::bufread::MultiGzDecoder::new(packed);
+    members.read_exact(into).is_ok() && members.read(&mut [0]).is_ok_and(|more| more == 0)
 }
 
 /// What a zstd frame begins with.
@@ -219,6 +261,8 @@ fn unpack_zstd(packed: &[u8], whole: usize, into: &mut (impl WriteBuf + ?Sized))
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// `zstd -3 --check` of "frame one, ", then a frame that is skipped, then one of "and two".
@@ -318,9 +362,43 @@ mod tests {
         for whole in [0, 11, 13] {
             assert!(!Codec::Brotli.unpack(&packed, (whole, whole), &mut buffer), "{whole}");
         }
-        for number in 0..5 {
+        for number in 0..6 {
             assert_eq!(Codec::of_number(number).map(Codec::number), Some(number));
         }
-        assert_eq!(Codec::of_number(5), None);
+        assert_eq!(Codec::of_number(6), None);
+    }
+
+    #[test]
+    fn streams_of_deflate_have_the_length_that_is_given() {
+        let level = flate2::Compression::default();
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
+        zlib.write_all(b"twelve bytes").unwrap();
+        let zlib = zlib.finish().unwrap();
+        let member = |bytes: &[u8]| {
+            let mut gzip = flate2::write::GzEncoder::new(Vec::new(), level);
+            gzip.write_all(bytes).unwrap();
+            gzip.finish().unwrap()
+        };
+        let gzip = member(b"twelve bytes");
+        let members = [member(b"twelve "), member(b"bytes")].concat();
+        let mut buffer = vec![1; 40];
+        for (codec, packed) in [(Codec::Zlib, &zlib), (Codec::Gzip, &gzip), (Codec::Gzip, &members)]
+        {
+            assert!(codec.unpack(packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
+            assert!(codec.unpack(packed, (12, 6), &mut buffer) && buffer.starts_with(b"twelve"));
+            for whole in [0, 5, 7, 11, 13] {
+                assert!(!codec.unpack(packed, (whole, whole), &mut buffer), "{codec:?} {whole}");
+            }
+            for place in 0..packed.len() {
+                assert!(
+                    !codec.unpack(&packed[..place], (12, 12), &mut buffer),
+                    "{codec:?} {place}"
+                );
+                let mut bytes = packed.clone();
+                bytes[place] ^= 0x10;
+                let is_good = codec.unpack(&bytes, (12, 12), &mut buffer);
+                assert!(!is_good || buffer == b"twelve bytes", "{codec:?} {place}");
+            }
+        }
     }
 }

@@ -1,8 +1,6 @@
 //! What was done to the bytes of a chunk, and how it is undone. The size of the result is known before: no length in the
 //! data is trusted.
 
-use std::cell::RefCell;
-
 use forebay_dataset::Defect;
 use forebay_storage::codec::Codec;
 use serde::{Deserialize, Serialize};
@@ -133,11 +131,8 @@ pub(in super::super) fn unfilter<'a>(
                 scratch.buffers[next] = into;
                 continue;
             }
-            Filter::Deflate => inflate(bytes, expected, &mut into),
-            Filter::Zstd => {
-                into.clear();
-                Codec::Zstd.unpack(bytes, (expected, expected), &mut into)
-            }
+            Filter::Deflate => Codec::Zlib.unpack(bytes, (expected, expected), &mut into),
+            Filter::Zstd => Codec::Zstd.unpack(bytes, (expected, expected), &mut into),
             Filter::Lzf => lzf(bytes, expected, &mut into).is_some(),
             Filter::Blosc => {
                 blosc::decode(bytes, expected, &mut into, &mut scratch.more).map_err(Defect)?;
@@ -163,20 +158,6 @@ pub(in super::super) fn unfilter<'a>(
         true => Ok(bytes),
         false => Err(Defect(format!("a chunk has {whole} bytes, and this one {length}"))),
     }
-}
-
-/// Unpacks a stream of Zlib to exactly `expected` bytes.
-fn inflate(packed: &[u8], expected: usize, into: &mut Vec<u8>) -> bool {
-    thread_local! {
-        /// 40 kB that would be allocated for each window.
-        static INFLATE: RefCell<flate2::Decompress> = RefCell::new(flate2::Decompress::new(true));
-    }
-    INFLATE.with_borrow_mut(|inflate| {
-        inflate.reset(true);
-        into.resize(expected, 0);
-        let status = inflate.decompress(packed, into, flate2::FlushDecompress::Finish);
-        matches!(status, Ok(flate2::Status::StreamEnd)) && inflate.total_out() == expected as u64
-    })
 }
 
 /// Whether bytes have this checksum: Fletcher's, of words of 16 bits. Old versions of the library wrote it in another order.

@@ -3,8 +3,6 @@
 //! The format: <https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst>. Snappy inside is refused by
 //! name; `blosclz` reads BloscLZ. No length in the data is trusted: the caller knows the size of the result.
 
-use std::io::Read;
-
 use super::blosclz;
 use forebay_storage::codec::Codec;
 
@@ -107,10 +105,7 @@ fn unpack<'b>(compressor: u8, bytes: &'b [u8], into: &mut [u8]) -> Result<&'b [u
     let is_good = match compressor {
         0 => blosclz::unpack(packed, into).is_some(),
         1 => Codec::Lz4.unpack_into(packed, into),
-        3 => {
-            let mut decoder = flate2::read::ZlibDecoder::new(packed);
-            decoder.read_exact(into).is_ok() && decoder.read(&mut [0]).is_ok_and(|more| more == 0)
-        }
+        3 => Codec::Zlib.unpack_into(packed, into),
         4 => Codec::Zstd.unpack_into(packed, into),
         other => {
             let name = COMPRESSORS.get(usize::from(other)).unwrap_or(&"an unknown compressor");

@@ -1,7 +1,5 @@
 //! Decodes the bytes of a chunk. The size of the result is known before: no length in the data is trusted.
 
-use std::io::Read;
-
 use super::blosc;
 use super::metadata::{ByteCodec, ZarrArray};
 use forebay_dataset::Defect;
@@ -71,12 +69,7 @@ fn unpack(
     let is_good = match codec {
         ByteCodec::Gzip => Codec::Gzip.unpack(packed, whole, buffer),
         ByteCodec::Zstd => Codec::Zstd.unpack(packed, whole, buffer),
-        ByteCodec::Zlib => {
-            buffer.clear();
-            let most = expected as u64 + 1;
-            let read = flate2::read::ZlibDecoder::new(packed).take(most).read_to_end(buffer);
-            read.is_ok() && buffer.len() == expected
-        }
+        ByteCodec::Zlib => Codec::Zlib.unpack(packed, whole, buffer),
         ByteCodec::Lz4 => packed.split_first_chunk().is_some_and(|(size, block)| {
             u32::from_le_bytes(*size) as usize == expected
                 && Codec::Lz4.unpack(block, whole, buffer)
