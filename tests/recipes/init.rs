@@ -209,6 +209,29 @@ fn what_is_no_dataset_is_refused_with_what_is_there() {
 }
 
 #[test]
+fn keys_of_windows_make_the_samples_windows_and_a_length_is_asked_for() {
+    let dir = TestDir::new();
+    data::stack(&dir.path("stack"), 40);
+    let keys = ["--set", "dataset.windows.length=4", "--set", "dataset.windows.pad=repeat"];
+    let said = success(&dir, &[&["stack/samples.npy"][..], &keys].concat());
+    assert!(said.contains("10 samples"), "{said}");
+    let text = read(&dir, "train.toml");
+    assert!(text.contains("windows.length = 4\nwindows.pad = \"repeat\"\n"), "{text}");
+    let plan = program::run(&mut dir.forebay(&["check", "train.toml"]));
+    assert!(plan.status.success() && plan.stderr.is_empty(), "{plan:?}");
+    // Nothing is read before the length is known.
+    std::fs::write(dir.path("episodes.h5"), "").unwrap();
+    let refused = init(&dir, &["episodes.h5", "--force"]);
+    assert!(
+        refused.stderr.contains("give it with `--set dataset.windows.length=16`"),
+        "{refused:?}"
+    );
+    let keys = ["stack", "--force", "--set", "dataset.windows.pad=repeat"];
+    let refused = init(&dir, &keys);
+    assert!(refused.stderr.contains("`dataset.windows.length` is required"), "{refused:?}");
+}
+
+#[test]
 fn a_folder_of_pictures_without_class_folders_is_proposed_without_labels() {
     let dir = TestDir::new();
     data::images(&dir.path("photos"), 12, 3);

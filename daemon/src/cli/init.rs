@@ -46,7 +46,8 @@ pub(super) struct InitArguments {
     /// The dataset: a folder, or one file, or the URL of one.
     path: PathBuf,
     /// A key of `[storage]`, such as `storage.region=eu-central-1`, or what the data do not tell: `dataset.format`,
-    /// `dataset.root`, `dataset.tokens.dtype`. May be given several times.
+    /// `dataset.root`, `dataset.tokens.dtype`, `dataset.windows.length` and other keys of windows. May be given several
+    /// times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The configuration to write; `-`: the standard output.
@@ -89,6 +90,7 @@ fn already_exists(output: &Path) -> anyhow::Error {
 
 /// The keys that cannot be derived from the data.
 const DATASET_KEYS: [&str; 2] = ["dataset.root", "dataset.tokens.dtype"];
+const WINDOW_KEYS: &str = "dataset.windows.";
 const FORMAT_KEY: &str = "dataset.format";
 
 /// The values given with `--set`.
@@ -115,20 +117,26 @@ impl Given {
                     given.dataset.push(Override::from_toml(key, &text)?);
                     given.root = Some(root);
                 }
-                key if DATASET_KEYS.contains(&key) => {
+                key if DATASET_KEYS.contains(&key) || key.starts_with(WINDOW_KEYS) => {
                     given.dataset.push(Override::from_argument(argument)?);
                 }
                 key if key.starts_with("storage.") => {
                     given.storage.push(Override::from_argument(argument)?);
                 }
                 _ => bail!(
-                    "--set {argument}: init takes keys of `storage`, and `{FORMAT_KEY}`, `{}`; change the others in what it \
-                     writes",
+                    "--set {argument}: init takes keys of `storage`, and `{FORMAT_KEY}`, `{}`, `{WINDOW_KEYS}…`; change the others \
+                     in what it writes",
                     DATASET_KEYS.join("`, `")
                 ),
             }
         }
         Ok(given)
+    }
+
+    /// The lines of `[dataset]` that make the samples windows.
+    fn windows(&self) -> String {
+        let lines = self.dataset.iter().filter_map(Override::toml_line);
+        lines.filter(|line| line.starts_with("windows.")).map(|line| line + "\n").collect()
     }
 
     fn overrides(&self) -> Vec<Override> {
@@ -155,6 +163,7 @@ fn look(path: &str, given: &Given) -> anyhow::Result<(Proposal, String)> {
         match look_once(&path, given) {
             Ok((mut found, layout)) => {
                 found.report.warnings.splice(0..0, warning);
+                found.draft.dataset += &given.windows();
                 if let Some(Layout { path, root, note, .. }) = layout {
                     found.report.warnings.insert(0, note);
                     let root = root.map(|root| dataset_path(&root)).transpose()?;

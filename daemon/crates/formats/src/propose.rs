@@ -12,8 +12,8 @@ use crate::draft::{Draft, Seen};
 use crate::layouts::check_classes;
 use crate::npz;
 use crate::registry::{
-    self, AUTO, Format, find, formats, of_pattern, open_silently, open_storage,
-    refuse_other_windows, resolve_keys,
+    self, AUTO, Format, formats, of_pattern, open_silently, open_storage, refuse_other_windows,
+    resolve_keys,
 };
 use crate::tokens::{self, Width};
 use crate::windows;
@@ -96,7 +96,7 @@ pub fn propose(
     (seen.width, seen.given_dtype) = (width, given_dtype);
     seen.mark_lacking(&report.warnings);
     report.warnings.extend(seen.warnings());
-    let draft = find(&config.format).map(|format| (format.draft)(&seen)).unwrap_or_default();
+    let draft = registry::named(config).map(|format| (format.draft)(&seen)).unwrap_or_default();
     Ok(Proposal { format: config.format.clone(), report, classes, draft })
 }
 

@@ -222,7 +222,7 @@ pub(super) fn refuse_other_windows(config: &DatasetConfig) -> Result<(), Dataset
 }
 
 /// The format of a configuration that names it.
-fn named(config: &DatasetConfig) -> Option<&'static Format> {
+pub(super) fn named(config: &DatasetConfig) -> Option<&'static Format> {
     match windows::of_windows(config) {
         true => WINDOWED.iter().find(|format| format.name == config.format),
         false => find(&config.format),
