@@ -5,20 +5,16 @@
 //! a chunk's number). A chunk that several windows need is a block, which is read once while they are near.
 
 use std::borrow::Cow;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::Windows;
 use super::chunks::{self, Chunks, Stored};
-use super::index::{Piece, ScannedSet};
+use super::index::Piece;
 use super::plan::Column;
 use super::rows::{Found, Parts, RowFormat, Rows};
-use super::{Windows, report};
-use crate::hdf5::{
-    Filter, Hdf5, Hdf5Dataset, Place, Scratch, StoredChunk, scratch_chunks, unfilter,
-};
+use crate::hdf5::{Filter, Scratch, scratch_chunks, unfilter};
 use crate::indexed::Opening;
 use crate::zarr::{Grid, ZarrArray};
 use forebay_dataset::Defect;
@@ -26,16 +22,9 @@ use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::tell_missing;
 use forebay_index::shard_paths;
-use forebay_index::stored_file::StoredFile;
-use forebay_index::window::WindowSize;
 use forebay_storage::location::{ByteRange, FileId, Location};
 
-/// The rows that the layout of a dataset says: more than any has. So datasets of different lengths have one layout.
-const ANY_ROWS: u64 = 1 << 48;
-/// The most layouts of a column: a piece has the number of its layout in 16 bits.
-const MAX_LAYOUTS: usize = 1 << 16;
-/// The names in a message.
-const SHOWN: usize = 8;
+mod scan;
 
 /// The format.
 #[derive(Debug)]
@@ -129,215 +118,6 @@ impl<'i> Chunks<'i> for Hdf5Chunks<'i> {
     }
 }
 
-/// The datasets of an episode, in the order of the columns: their paths and the addresses of their headers.
-type Group = Vec<(String, u64)>;
-
-/// The names of the columns, and the groups of a file that have them.
-fn groups(
-    file: &StoredFile<'_>,
-    found: &[(String, u64)],
-    named: Option<&[String]>,
-) -> Result<(Vec<String>, Vec<Group>), DatasetError> {
-    let shown = || {
-        let names = found.iter().take(SHOWN).map(|(path, _)| format!("`{path}`"));
-        let more = if found.len() > SHOWN { ", …" } else { "" };
-        names.collect::<Vec<_>>().join(", ") + more
-    };
-    let Some(named) = named else {
-        let mut at_root: Group =
-            found.iter().filter(|(path, _)| !path.contains('/')).cloned().collect();
-        at_root.sort_unstable();
-        return match (&at_root[..], found) {
-            ([], [one]) => Ok((vec![one.0.clone()], vec![vec![one.clone()]])),
-            ([], _) => Err(file.fault(format!(
-                "it has no datasets outside of groups; name those of an episode in dataset.windows.fields, as in \
-                 x = {{ from = \"obs/x\" }}; it has {}",
-                shown()
-            ))),
-            _ => Ok((at_root.iter().map(|(path, _)| path.clone()).collect(), vec![at_root])),
-        };
-    };
-    let mut all = BTreeMap::<&str, Vec<Option<&(String, u64)>>>::new();
-    for dataset in found {
-        for (place, name) in named.iter().enumerate() {
-            let name = name.trim_matches('/');
-            let group = dataset.0.strip_suffix(name);
-            if let Some(group) = group.filter(|group| group.is_empty() || group.ends_with('/')) {
-                all.entry(group).or_insert_with(|| vec![None; named.len()])[place] = Some(dataset);
-            }
-        }
-    }
-    if all.is_empty() {
-        return Err(file.fault(format!(
-            "it has no dataset {:?}, which dataset.windows names; it has {}",
-            named[0],
-            shown()
-        )));
-    }
-    let (group, datasets) =
-        all.iter().max_by_key(|(_, datasets)| datasets.iter().flatten().count()).unzip();
-    let groups: Vec<Group> = all
-        .values()
-        .filter_map(|datasets| datasets.iter().map(|dataset| dataset.cloned()).collect())
-        .collect();
-    if groups.is_empty() {
-        let missing =
-            datasets.and_then(|datasets: &Vec<_>| datasets.iter().position(Option::is_none));
-        return Err(file.fault(format!(
-            "none of its groups has all datasets that dataset.windows names: {:?} has no {:?}",
-            format!("/{}", group.copied().unwrap_or_default()),
-            named[missing.unwrap_or(0)]
-        )));
-    }
-    Ok((named.to_vec(), groups))
-}
-
-/// The layout of a dataset.
-fn layout_of(dataset: &Hdf5Dataset) -> Layout {
-    let Hdf5Dataset { dtype, big_endian, shape, fill, place } = dataset;
-    let mut all = shape.clone();
-    all[0] = ANY_ROWS;
-    let (chunk, filters) = match place {
-        Place::Range(_) => (all.clone(), Vec::new()),
-        Place::Chunks { chunk, filters, .. } => (chunk.clone(), filters.clone()),
-    };
-    let array = ZarrArray {
-        order: (0..all.len()).collect(),
-        shape: all,
-        chunk,
-        dtype: dtype.name().to_owned(),
-        big_endian: *big_endian,
-        fill: fill.clone(),
-        codecs: Vec::new(),
-        prefix: String::new(),
-        separator: '.',
-        shards: None,
-    };
-    Layout { array, filters }
-}
-
-/// The rows of a dataset, in a message.
-fn words(dtype: &str, shape: &[u64], big_endian: bool, fill: &[u8]) -> String {
-    let order = if big_endian { ", big endian" } else { "" };
-    let fill = match fill.iter().all(|byte| *byte == 0) {
-        true => String::new(),
-        false => format!(", with the fill value {fill:02x?}"),
-    };
-    format!("{dtype} {shape:?}{order}{fill}")
-}
-
-/// Adds a dataset of a set to its column, and gives the number of its layout.
-fn add_layout(
-    file: &StoredFile<'_>,
-    path: &str,
-    column: &mut Column<Layouts>,
-    dataset: &Hdf5Dataset,
-) -> Result<usize, DatasetError> {
-    let Hdf5Dataset { dtype, big_endian, shape, fill, .. } = dataset;
-    let layout = layout_of(dataset);
-    let Layouts(layouts) = &mut column.more;
-    let known = &layouts[0].array;
-    let is_alike = column.dtype == dtype.name()
-        && column.big_endian == *big_endian
-        && column.shape == shape[1..]
-        && known.fill == *fill;
-    if !is_alike {
-        return Err(file.fault(format!(
-            "the rows of {path:?} are {}, and those of other `{}` {}; datasets of one name have one type, shape of a row and fill \
-             value",
-            words(dtype.name(), &shape[1..], *big_endian, fill),
-            column.name,
-            words(&column.dtype, &column.shape, column.big_endian, &known.fill)
-        )));
-    }
-    match layouts.iter().position(|known| *known == layout) {
-        Some(place) => Ok(place),
-        None if layouts.len() == MAX_LAYOUTS => Err(file.fault(format!(
-            "datasets {:?} have more than {MAX_LAYOUTS} shapes of chunks; write them with one",
-            column.name
-        ))),
-        None => {
-            layouts.push(layout);
-            Ok(layouts.len() - 1)
-        }
-    }
-}
-
-/// A dataset of a file, and its chunks.
-type Known = HashMap<u64, (Hdf5Dataset, Vec<StoredChunk>)>;
-
-/// Reads a dataset and its chunks, once for all paths that lead to it.
-fn known<'k>(
-    (file, hdf5): (&StoredFile<'_>, &mut Hdf5<'_>),
-    (path, header): (&str, u64),
-    limit: u64,
-    all: &'k mut Known,
-) -> Result<&'k (Hdf5Dataset, Vec<StoredChunk>), DatasetError> {
-    let vacant = match all.entry(header) {
-        Entry::Occupied(known) => return Ok(known.into_mut()),
-        Entry::Vacant(vacant) => vacant,
-    };
-    let dataset = hdf5.dataset(path, header)?;
-    check(file, path, &dataset, limit)?;
-    let chunks = match &dataset.place {
-        Place::Chunks { chunk, filters, tree: Some(tree) } => {
-            let found = hdf5.chunks(*tree, &dataset.shape, chunk)?;
-            let whole = filters.is_empty().then(|| bytes_of(&dataset, chunk));
-            check_chunks(file, path, &found, whole)?;
-            found
-        }
-        _ => Vec::new(),
-    };
-    Ok(vacant.insert((dataset, chunks)))
-}
-
-/// Refuses chunks that are not in the file, or do not have `whole` bytes.
-fn check_chunks(
-    file: &StoredFile<'_>,
-    path: &str,
-    chunks: &[StoredChunk],
-    whole: Option<u64>,
-) -> Result<(), DatasetError> {
-    for StoredChunk { offset, bytes, .. } in chunks {
-        let (bytes, end) = (u64::from(*bytes), offset.saturating_add((*bytes).into()));
-        if end > file.stamp.bytes {
-            return Err(file.fault(format!(
-                "{path:?} has a chunk that ends at byte {end}, and the file has {}: it is cut off or damaged",
-                file.stamp.bytes
-            )));
-        }
-        if whole.is_some_and(|whole| bytes != whole) {
-            return Err(file.fault(format!(
-                "{path:?} has no filters, and a chunk of {bytes} bytes at byte {offset}: it is damaged"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// The size of so many elements.
-fn bytes_of(dataset: &Hdf5Dataset, sides: &[u64]) -> u64 {
-    sides.iter().fold(dataset.dtype.size_bytes(), |all, side| all.saturating_mul(*side))
-}
-
-/// The pieces of a dataset.
-fn pieces(
-    (dataset, chunks): &(Hdf5Dataset, Vec<StoredChunk>),
-    file: u64,
-    layout: usize,
-) -> Vec<Piece> {
-    if let Place::Range(offset) = &dataset.place {
-        let form = Form { mask: 0, layout }.number();
-        let piece = |offset: &u64| Piece { first: 0, file, offset: *offset, bytes: 0, form };
-        return offset.iter().map(piece).collect();
-    }
-    let piece = |StoredChunk { number, offset, bytes, mask }: &StoredChunk| {
-        let form = Form { mask: *mask, layout }.number();
-        Piece { first: *number, file, offset: *offset, bytes: (*bytes).into(), form }
-    };
-    chunks.iter().map(piece).collect()
-}
-
 impl RowFormat for Hdf5Rows {
     const FORMAT: FolderFormat = FolderFormat {
         name: "hdf5",
@@ -364,66 +144,7 @@ impl RowFormat for Hdf5Rows {
         opening: &Opening<'_, Windows<Self>>,
         _warnings: &mut Vec<String>,
     ) -> Result<Found<Layouts>, DatasetError> {
-        let (storage, limits) = (opening.storage, &opening.request.config.limits);
-        let named = named(opening);
-        let mut found =
-            Found::<Layouts> { columns: Vec::new(), files: Vec::new(), sets: Vec::new() };
-        for path in Self::files(opening)? {
-            let file = StoredFile::new(storage, &path)?;
-            let mut hdf5 = Hdf5::open(&file, WindowSize::for_storage(storage))?;
-            let datasets = hdf5.datasets()?;
-            let (names, groups) = groups(&file, &datasets, named.as_deref())?;
-            let number = found.files.len() as u64;
-            let mut all = Known::new();
-            for group in groups {
-                let mut set = ScannedSet { file: number, ..ScannedSet::default() };
-                for (place, (path, header)) in group.iter().enumerate() {
-                    let found_there = known(
-                        (&file, &mut hdf5),
-                        (path, *header),
-                        limits.inflated_bytes,
-                        &mut all,
-                    )?;
-                    let dataset = &found_there.0;
-                    let rows = dataset.shape[0];
-                    if place == 0 {
-                        set.rows = rows;
-                    } else if rows != set.rows {
-                        return Err(file.fault(format!(
-                            "{path:?} has {rows} rows, and {:?} has {}: datasets in step have the same first axis; name those \
-                             that have it in dataset.windows.fields",
-                            group[0].0, set.rows
-                        )));
-                    }
-                    if found.columns.len() == place {
-                        found.columns.push(Column {
-                            name: names[place].clone(),
-                            dtype: dataset.dtype.name().to_owned(),
-                            shape: dataset.shape[1..].to_vec(),
-                            big_endian: dataset.big_endian,
-                            more: Layouts(vec![layout_of(dataset)]),
-                        });
-                    }
-                    let column =
-                        found.columns.get_mut(place).filter(|column| column.name == names[place]);
-                    let column = column.ok_or_else(|| {
-                        file.fault(format!("its datasets are {names:?}, and those of other files differ; name them in dataset.windows.fields"))
-                    })?;
-                    let layout = add_layout(&file, path, column, dataset)?;
-                    let pieces = pieces(found_there, number, layout);
-                    hdf5.charge(size_of_val(&pieces[..]) as u64)?;
-                    set.pieces.push(pieces);
-                }
-                if set.pieces.len() != found.columns.len() {
-                    return Err(file.fault(format!("its datasets are {names:?}, and other files have more; name them in dataset.windows.fields")));
-                }
-                found.sets.push(set);
-                report(opening, number, found.sets.len() as u64)?;
-            }
-            let stamp = file.stamp;
-            found.files.push((path, stamp));
-        }
-        Ok(found)
+        scan::scan(opening)
     }
 
     fn locate(rows: Rows<'_, Layouts>, locations: &mut Vec<Location>) {
@@ -454,45 +175,6 @@ impl RowFormat for Hdf5Rows {
             false => array.chunk_bytes().saturating_mul(scratch_chunks(filters)),
         };
         window.saturating_add(column.more.0.iter().map(of).max().unwrap_or(0))
-    }
-}
-
-/// The names of the datasets that the configuration names, that of `by` last.
-fn named(opening: &Opening<'_, Windows<Hdf5Rows>>) -> Option<Vec<String>> {
-    let fields = opening.keys.fields.as_ref()?;
-    let mut names: Vec<String> = Vec::new();
-    let all = fields.iter().map(|field| &field.from).chain(&opening.keys.windows.by);
-    for name in all {
-        if !names.contains(name) {
-            names.push(name.clone());
-        }
-    }
-    Some(names)
-}
-
-/// Refuses a dataset whose rows have no elements, whose chunks are too large, or whose bytes are not in the file.
-fn check(
-    file: &StoredFile<'_>,
-    path: &str,
-    dataset: &Hdf5Dataset,
-    limit: u64,
-) -> Result<(), DatasetError> {
-    let reason = match &dataset.place {
-        Place::Range(Some(offset)) => {
-            let end = offset.saturating_add(bytes_of(dataset, &dataset.shape));
-            (end > file.stamp.bytes).then(|| {
-                format!("ends at byte {end}, and the file has {}: it is cut off", file.stamp.bytes)
-            })
-        }
-        Place::Chunks { chunk, .. } if bytes_of(dataset, chunk) > limit => Some(format!(
-            "has chunks of {} bytes, and limits.inflated_bytes is {limit}",
-            bytes_of(dataset, chunk)
-        )),
-        _ => None,
-    };
-    match reason {
-        Some(reason) => Err(file.fault(format!("{path:?} {reason}"))),
-        None => Ok(()),
     }
 }
 
