@@ -287,6 +287,83 @@ def test_damage_is_not_delivered(tmp_path, libver):
     assert wrong < 10
 
 
+def test_chunks_that_are_not_in_the_file_or_have_another_size_are_refused(tmp_path):
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        dataset = file.create_dataset("x", data=values(1357, 1), chunks=(1357, 3))
+        chunk = dataset.id.get_chunk_info(0)
+    whole = (tmp_path / "whole.h5").read_bytes()
+    place, size = (number.to_bytes(8, "little") for number in (chunk.byte_offset, chunk.size))
+    for old, new, said in [
+        (
+            place,
+            len(whole).to_bytes(8, "little"),
+            f"ends at byte {len(whole) + chunk.size}, and the file has {len(whole)}",
+        ),
+        (size, (chunk.size - 4).to_bytes(8, "little"), f"has no filters, and a chunk of {chunk.size - 4} bytes"),
+    ]:
+        assert old in whole
+        (tmp_path / "data.h5").write_bytes(whole.replace(old, new))
+        (tmp_path / "saved.index").unlink(missing_ok=True)
+        with pytest.raises(forebay.Error, match=said):
+            read(tmp_path, "length = 2", "data.h5")
+
+
+def test_files_that_differ_are_refused(tmp_path):
+    """The second one has another name, type, shape of a row or fill value, or another dataset."""
+    for number, (write, said) in enumerate(
+        [
+            (lambda file: file.__setitem__("y", numpy.zeros((9, 2))), 'are ["y"], and those of other files ["x"]'),
+            (lambda file: file.update(x=numpy.zeros((9, 2)), y=numpy.zeros(9)), 'are ["x", "y"], and those of other'),
+            (
+                lambda file: file.__setitem__("x", numpy.zeros((9, 2), "f4")),
+                "float32 [2], and those of other `x` float64 [2]",
+            ),
+            (lambda file: file.__setitem__("x", numpy.zeros((9, 2), ">f8")), "float64 [2], big endian, and those"),
+            (lambda file: file.create_dataset("x", (9, 2), "f8", fillvalue=1), "float64 [2], with the fill value"),
+        ]
+    ):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        with h5py.File(folder / "a.h5", "w") as file:
+            file["x"] = numpy.zeros((9, 2))
+        with h5py.File(folder / "b.h5", "w") as file:
+            write(file)
+        (tmp_path / "saved.index").unlink(missing_ok=True)
+        with pytest.raises(forebay.Error) as error:
+            read(tmp_path, "length = 2", folder.name)
+        assert "b.h5: " in str(error.value) and said in str(error.value)
+
+
+def test_chunks_of_several_files_are_told_apart(tmp_path):
+    """Files whose datasets have other chunks and filters, in an order that is not that of their layouts."""
+    (tmp_path / "data").mkdir()
+    all_, more = [], [{"chunks": (4, 3)}, {"chunks": (5, 3), "compression": "gzip"}, {}]
+    for number, options in enumerate([more[0], more[1], more[0], more[2], more[1]]):
+        all_.append(values(20, number))
+        with h5py.File(tmp_path / f"data/{number}.h5", "w") as file:
+            file.create_dataset("x", data=all_[-1], **options)
+    found = read(tmp_path, "length = 20", "data")
+    assert len(found) == 5
+    for number, rows in enumerate(all_):
+        numpy.testing.assert_array_equal(found[number]["x"], rows)
+
+
+def test_each_part_with_a_checksum_is_compared_with_it(tmp_path):
+    """Bits that would change nothing: they tell that the checksum is looked at."""
+    with h5py.File(tmp_path / "whole.h5", "w", libver=("v108", "v108")) as file:
+        for number in range(3000):
+            file[f"a name of some length {number}"] = numpy.full(9, number)
+    whole = (tmp_path / "whole.h5").read_bytes()
+    # A name's hash in a leaf and in an inner node, a statistic of the heap, percents of the tree, the end of the file.
+    for mark, place in [(b"BTLF", 7), (b"BTIN", 7), (b"FRHP", 60), (b"BTHD", 14), (b"\x89HDF", 28)]:
+        damaged = bytearray(whole)
+        damaged[whole.index(mark) + place] ^= 1
+        (tmp_path / "data.h5").write_bytes(damaged)
+        (tmp_path / "saved.index").unlink(missing_ok=True)
+        with pytest.raises(forebay.Error, match="damaged"):
+            read(tmp_path, 'length = 9\nfields.x = { from = "a name of some length 7" }', "data.h5")
+
+
 @pytest.mark.parametrize(
     ("write", "said"),
     [

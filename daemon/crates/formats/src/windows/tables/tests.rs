@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use forebay_config::DatasetConfig;
+use forebay_dataset::index_bytes::IndexBytes;
 use forebay_dataset::progress::ScanProgress;
 use forebay_dataset::{DatasetError, OpenOptions, Opened};
 
@@ -177,4 +179,26 @@ fn arrays_of_tables_that_were_just_written_are_not_trusted() {
     fs::write(&path, fs::read(&path).unwrap()).unwrap();
     // The table may change again without another time.
     assert!(!open(&config).unwrap().report.reused && !open(&config).unwrap().report.reused);
+}
+
+#[test]
+fn arrays_are_handed_over_without_their_tables_but_not_from_another_users_folder() {
+    let (folder, config) = fixture(3);
+    let opened = open(&config).unwrap();
+    let Some(IndexBytes::Mapped(mapped)) = opened.dataset.index() else {
+        panic!("the index was saved");
+    };
+    fs::remove_dir_all(&config.path).unwrap();
+    let options = OpenOptions { previous_index: Some(mapped.file()), ..OpenOptions::default() };
+    assert_eq!(labels(&crate::open(&config, options).unwrap()), labels(&opened));
+    let rows = super::folder_of_all(&config);
+    assert!(rows.starts_with(folder.path()));
+    for made in fs::read_dir(rows).unwrap() {
+        // Only root can give a folder away.
+        if chown(made.unwrap().path(), Some(12345), None).is_err() {
+            return;
+        }
+    }
+    let error = crate::open(&config, options).unwrap_err();
+    assert!(error.to_string().contains("data"), "{error}");
 }
