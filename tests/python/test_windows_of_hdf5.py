@@ -308,6 +308,28 @@ def test_chunks_that_are_not_in_the_file_or_have_another_size_are_refused(tmp_pa
             read(tmp_path, "length = 2", "data.h5")
 
 
+def test_a_checksum_of_a_chunk_alone_is_compared(tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file.create_dataset("x", data=values(16, 1), chunks=(8, 3), fletcher32=True)
+        place = file["x"].id.get_chunk_info(1).byte_offset
+    made = bytearray((tmp_path / "data.h5").read_bytes())
+    made[place + 5] ^= 1
+    (tmp_path / "data.h5").write_bytes(made)
+    with pytest.raises(forebay.Error, match="a chunk does not have its checksum"):
+        read(tmp_path, "length = 8", "data.h5")
+
+
+def test_datasets_that_end_outside_of_the_file_or_are_not_in_step_are_refused(tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"] = numpy.zeros((90, 7)), numpy.zeros(91)
+    with pytest.raises(forebay.Error, match='"y" has 91 rows, and "x" has 90: datasets in step'):
+        read(tmp_path, "length = 8", "data.h5")
+    made = (tmp_path / "data.h5").read_bytes()
+    (tmp_path / "data.h5").write_bytes(made[:-100])
+    with pytest.raises(forebay.Error, match=r"ends at byte [0-9]+, and the file has [0-9]+: it is cut off"):
+        read(tmp_path, "length = 8\nfields.x = {}\nfields.y = {}", "data.h5")
+
+
 def test_files_that_differ_are_refused(tmp_path):
     """The second one has another name, type, shape of a row or fill value, or another dataset."""
     for number, (write, said) in enumerate(
