@@ -179,7 +179,7 @@ impl Codec {
             Self::Gzip => {
                 // The size of one member is that of all, or there are several.
                 let last = packed.last_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-                last == Some(whole as u32)
+                last.is_some_and(|last| u64::from(last) == whole as u64)
                     && inflate(|inflate| inflate.gzip_decompress(packed, into), whole)
                     || unpack_members(packed, into)
             }

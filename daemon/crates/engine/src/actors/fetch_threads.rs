@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn surplus_threads_end_however_they_came() {
-        let mut world = world();
+        let world = world();
         // As when a hung thread returns between the decision to replace it and its replacement.
         world.threads.add().unwrap();
         let waits = || {

@@ -238,11 +238,9 @@ pub(crate) fn ask_for_length(config: &DatasetConfig, formats: &[&str]) -> Result
     if has_table(config) || !formats.contains(&&config.format[..]) {
         return Ok(());
     }
-    let reason = format!(
-        "its samples are windows of rows, whose length you choose; give it with `--set dataset.windows.length=16`, \
-         for example; the how-to \"Windows of rows\" has more"
-    );
-    Err(DatasetError::ArrayFile { path: config.path.clone(), reason })
+    let reason = "its samples are windows of rows, whose length you choose; give it with `--set dataset.windows.length=16`, \
+                  for example; the how-to \"Windows of rows\" has more";
+    Err(DatasetError::ArrayFile { path: config.path.clone(), reason: reason.to_owned() })
 }
 
 /// Whether the samples of a configuration are windows.
