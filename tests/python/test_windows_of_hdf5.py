@@ -410,17 +410,72 @@ def test_what_is_not_read_is_named(tmp_path, write, said):
     assert "data.h5" in str(error.value) and said in str(error.value)
 
 
-def test_the_newest_layouts_are_read_or_refused_with_the_remedy(tmp_path):
+# A shape, the shape of chunks, and the greatest shape. The library lists chunks in a different way for each.
+LISTS = {
+    "one": ((40, 3), (40, 3), None),
+    "one that is larger": ((40, 3), (64, 3), (64, 3)),
+    "fixed": ((50, 3), (4, 2), None),
+    "fixed, which grows": ((50, 3), (4, 2), (100, 30)),
+    "fixed, in pages": ((5000, 3), (2, 2), None),
+    "growing": ((50, 3), (4, 2), (None, 7)),
+    "growing along the second axis": ((50, 13), (4, 2), (50, None)),
+    "growing along the middle": ((20, 7, 9), (3, 2, 4), (20, None, 20)),
+    "growing, with sets": ((6000, 3), (2, 3), (None, 3)),
+    "growing, in pages": ((400_000,), (1,), (None,)),
+    "records": ((50, 3), (4, 2), (None, None)),
+    "many records": ((3000, 30), (4, 2), (None, None)),
+}
+
+
+@pytest.mark.parametrize("version", [("v110", "v110"), "latest"])
+@pytest.mark.parametrize("packing", [{}, {"compression": "gzip", "fletcher32": True}])
+@pytest.mark.parametrize("name", LISTS)
+def test_newer_lists_of_chunks_are_read(tmp_path, name, packing, version):
+    shape, chunks, most = LISTS[name]
+    if name == "growing, in pages" and packing:
+        pytest.skip("it takes 30 s to write")
+    x = numpy.random.default_rng(3).integers(0, 99, shape).astype("i2")
+    with h5py.File(tmp_path / "data.h5", "w", libver=version) as file:
+        dataset = file.create_dataset("x", shape, "i2", chunks=chunks, maxshape=most, fillvalue=-7, **packing)
+        # Some chunks are not there.
+        gap = slice(shape[0] // 3 // chunks[0] * chunks[0], shape[0] // 2 // chunks[0] * chunks[0])
+        dataset[: gap.start], dataset[gap.stop :] = x[: gap.start], x[gap.stop :]
+        x[gap] = -7
+    length = min(shape[0], 10_000)
+    found = read(tmp_path, f"length = {length}", "data.h5")
+    numpy.testing.assert_array_equal(numpy.concatenate([found[id]["x"] for id in range(shape[0] // length)]), x)
+
+
+def test_chunks_in_a_row_are_read(tmp_path):
     x = values(50, 1)
     with h5py.File(tmp_path / "data.h5", "w", libver="latest") as file:
-        file["x"] = x
-    numpy.testing.assert_array_equal(read(tmp_path, KEYS, "data.h5")[0]["x"], x[:LENGTH])
-    (tmp_path / "data.h5").unlink()
-    with h5py.File(tmp_path / "data.h5", "w", libver="latest") as file:
-        file.create_dataset("x", data=x, chunks=(4, 3))
-    with pytest.raises(forebay.Error, match=r"copy it into a new file that is made with h5py\.File"):
-        (tmp_path / "saved.index").unlink()
-        read(tmp_path, KEYS, "data.h5")
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((4, 2))
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        space = h5py.h5s.create_simple((50, 3), (60, 9))
+        h5py.Dataset(h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, space, properties))[:] = x
+    numpy.testing.assert_array_equal(read(tmp_path, "length = 50", "data.h5")[0]["x"], x)
+
+
+@pytest.mark.parametrize("name", ["one", "fixed, in pages", "growing, with sets", "many records"])
+def test_damaged_lists_of_chunks_are_not_delivered(tmp_path, name):
+    """Each bit of a list counts."""
+    shape, chunks, most = LISTS[name]
+    with h5py.File(tmp_path / "whole.h5", "w", libver="latest") as file:
+        file.create_dataset("x", data=numpy.arange(numpy.prod(shape)).reshape(shape), chunks=chunks, maxshape=most)
+    whole = (tmp_path / "whole.h5").read_bytes()
+    marks = [b"OHDR", b"FAHD", b"FADB", b"EAHD", b"EAIB", b"EASB", b"EADB", b"BTHD", b"BTIN", b"BTLF"]
+    found = [mark for mark in marks if mark in whole]
+    assert len(found) == {"one": 1, "fixed, in pages": 3, "growing, with sets": 5, "many records": 4}[name]
+    for mark in found:
+        # In the middle of the part or of what it lists, and in the mark's version.
+        for place in [16, 4]:
+            damaged = bytearray(whole)
+            damaged[whole.rindex(mark) + place] ^= 1
+            (tmp_path / "data.h5").write_bytes(damaged)
+            (tmp_path / "saved.index").unlink(missing_ok=True)
+            with pytest.raises(forebay.Error, match="damaged"):
+                read(tmp_path, f"length = {shape[0]}", "data.h5")
 
 
 def test_cut_off_files_are_refused(tmp_path):

@@ -6,12 +6,15 @@
 //! <https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html>. What the library writes with its usual settings is read;
 //! what its newest ones write (`libver="latest"`), and types other than numbers, are refused with the remedy.
 
+mod arrays;
 mod chunks;
 mod dataset;
 mod dense;
 mod filters;
 mod group;
 mod header;
+mod listed;
+mod records;
 
 use std::collections::HashSet;
 
@@ -21,6 +24,7 @@ use forebay_index::window::{Bytes, InMemory, Window, WindowSize};
 pub(super) use self::chunks::StoredChunk;
 pub(super) use self::dataset::{Hdf5Dataset, Place};
 pub(super) use self::filters::{Filter, Scratch, scratch_chunks, unfilter};
+pub(super) use self::listed::Chunking;
 
 /// The mark of a file, which a user's block of 512 × 2ⁿ bytes may precede.
 const MARK: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
@@ -269,11 +273,12 @@ pub(super) fn read_for_fuzzing(bytes: &[u8], limit_bytes: u64) {
             continue;
         };
         assert!(fill.len() as u64 == dtype.size_bytes() && !shape.is_empty());
-        let Place::Chunks { chunk, filters, tree: Some(tree) } = place else { continue };
+        let Place::Chunks { chunk, filters, list: Some(list) } = place else { continue };
         let sides = shape.iter().zip(&chunk).map(|(side, each)| side.div_ceil(*each));
         let all = sides.fold(1, u64::saturating_mul);
         let whole = chunk.iter().fold(dtype.size_bytes(), |all, side| all.saturating_mul(*side));
-        for stored in hdf5.chunks(tree, &shape, &chunk).unwrap_or_default().into_iter().take(4) {
+        let chunking = Chunking { shape: &shape, chunk: &chunk, size: dtype.size_bytes() };
+        for stored in hdf5.chunks(&list, chunking).unwrap_or_default().into_iter().take(4) {
             assert!(stored.number < all, "{stored:?}");
             let start = usize::try_from(stored.offset).unwrap_or(usize::MAX);
             let packed = bytes.get(start..).and_then(|rest| rest.get(..stored.bytes as usize));

@@ -1,12 +1,15 @@
-//! The chunks of a dataset, by the tree that lists them.
+//! The chunks of a dataset, by the tree that lists them in files of `libver="earliest"`.
 
 use forebay_dataset::error::DatasetError;
 
 use super::{Hdf5, Numbers};
 
 /// The most chunks of a dataset, and the highest level of its tree.
-const MAX_CHUNKS: usize = 1 << 24;
+pub(super) const MAX_CHUNKS: usize = 1 << 24;
 const MAX_LEVEL: u8 = 64;
+
+/// A list of chunks, in a message.
+pub(super) const WHAT: &str = "the list of chunks";
 
 /// A chunk of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +28,7 @@ impl Hdf5<'_> {
     ///
     /// # Errors
     /// The tree is damaged, or cannot be read.
-    pub(in super::super) fn chunks(
+    pub(super) fn chunks_of_tree(
         &mut self,
         tree: u64,
         shape: &[u64],
@@ -42,16 +45,15 @@ impl Hdf5<'_> {
         walk: &mut Walk<'_>,
         level_above: Option<u8>,
     ) -> Result<(), DatasetError> {
-        let what = "the list of chunks";
         let sizes = self.sizes;
-        let head = self.node(what, address, 8)?;
+        let head = self.node(WHAT, address, 8)?;
         if !head.starts_with(b"TREE\x01") {
-            return Err(self.damaged(what, address));
+            return Err(self.damaged(WHAT, address));
         }
         let (level, count) = (head[5], usize::from(u16::from_le_bytes([head[6], head[7]])));
         let is_below = level_above.is_none_or(|above| above.checked_sub(1) == Some(level));
         if !is_below || level > MAX_LEVEL || walk.found.len() > MAX_CHUNKS {
-            return Err(self.damaged(what, address));
+            return Err(self.damaged(WHAT, address));
         }
         let key = 8 + 8 * (walk.shape.len() + 1);
         let bytes = count * (key + sizes.offset);
@@ -61,14 +63,14 @@ impl Hdf5<'_> {
             let mut numbers = Numbers { rest: entry };
             let parsed = key_of(&mut numbers, walk.shape, walk.chunk);
             let parsed = parsed.zip(numbers.address(sizes).flatten());
-            let (key, child) = parsed.ok_or_else(|| self.damaged(what, address))?;
+            let (key, child) = parsed.ok_or_else(|| self.damaged(WHAT, address))?;
             if level > 0 {
                 self.below(child, walk, Some(level))?;
                 continue;
             }
             // Keys rise, also those of chunks outside of the shape.
             if walk.last.as_ref().is_some_and(|last| *last >= key.firsts) {
-                return Err(self.damaged(what, address));
+                return Err(self.damaged(WHAT, address));
             }
             if let Some(number) = key.number {
                 let (offset, bytes, mask) = (self.base.saturating_add(child), key.bytes, key.mask);

@@ -7,7 +7,12 @@ use super::filters::{Filter, filters};
 use super::header::{
     DATASPACE, DATATYPE, EXTERNAL_FILES, FILL, FILTERS, LAYOUT, Message, OLD_FILL,
 };
+use super::listed::{ChunkList, ListKind};
 use super::{Hdf5, Numbers, REWRITE, Sizes};
+
+/// Flags of a newer layout: chunks that are partly outside of the shape have no filters; the only chunk has.
+const PARTS_UNFILTERED: u8 = 1;
+const ONE_FILTERED: u8 = 2;
 
 /// A dataset of numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +35,8 @@ pub(in super::super) enum Place {
         chunk: Vec<u64>,
         /// In the order in which they were applied.
         filters: Vec<Filter>,
-        /// The address of the tree of chunks; `None`: there is none.
-        tree: Option<u64>,
+        /// `None`: there are none.
+        list: Option<ChunkList>,
     },
 }
 
@@ -83,7 +88,7 @@ impl Hdf5<'_> {
             return Err("its elements are in other files, which are not read".to_owned().into());
         }
         let (dtype, big_endian) = type_of(&needed(DATATYPE)?.bytes)?;
-        let shape = shape_of(&needed(DATASPACE)?.bytes, self.sizes)?;
+        let (shape, most) = shape_of(&needed(DATASPACE)?.bytes, self.sizes)?;
         let size = usize::try_from(dtype.size_bytes()).unwrap_or(8);
         let fill = match (one(FILL), one(OLD_FILL)) {
             (Some(message), _) => fill_of(&message.bytes).ok_or(Fault::Damaged)?,
@@ -93,15 +98,15 @@ impl Hdf5<'_> {
         let fill = fill.filter(|fill| fill.len() == size).unwrap_or_else(|| vec![0; size]);
         let filters = one(FILTERS).map(|message| filters(&message.bytes)).transpose()?;
         let layout = needed(LAYOUT)?;
-        let place = self.place_of(layout, &shape, size as u64, filters.unwrap_or_default())?;
+        let of = (&shape[..], most, size as u64);
+        let place = self.place_of(layout, of, filters.unwrap_or_default())?;
         Ok(Hdf5Dataset { dtype, big_endian, shape, fill, place })
     }
 
     fn place_of(
         &self,
         message: &Message,
-        shape: &[u64],
-        size: u64,
+        (shape, most, size): (&[u64], Vec<u64>, u64),
         filters: Vec<Filter>,
     ) -> Result<Place, Fault> {
         let mut numbers = Numbers { rest: &message.bytes };
@@ -117,13 +122,13 @@ impl Hdf5<'_> {
         };
         match (version, class) {
             // In the header.
-            (3 | 4, 0) => {
+            (3..=5, 0) => {
                 let stored = numbers.u16().map(u64::from);
                 is_long(stored)?;
                 let at = self.base.saturating_add(message.address).saturating_add(4);
                 Ok(Place::Range(Some(at)))
             }
-            (3 | 4, 1) => {
+            (3..=5, 1) => {
                 let address = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
                 is_long(numbers.sized(self.sizes.length))?;
                 Ok(Place::Range(address.map(|address| self.base.saturating_add(address))))
@@ -131,26 +136,72 @@ impl Hdf5<'_> {
             (3, 2) => {
                 let axes = usize::from(numbers.u8().ok_or(Fault::Damaged)?);
                 let tree = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
-                let sides = (0..axes).map(|_| numbers.u32().map(u64::from));
-                let mut chunk: Vec<u64> = sides.collect::<Option<_>>().ok_or(Fault::Damaged)?;
-                // The last one is the size of an element.
-                let is_whole = chunk.pop() == Some(size) && chunk.len() == shape.len();
-                match is_whole && !chunk.contains(&0) {
-                    true => Ok(Place::Chunks { chunk, filters, tree }),
-                    false => Err(Fault::Damaged),
+                let chunk = chunk_of(&mut numbers, axes, 4, (shape, size))?;
+                let list = |address| ChunkList { kind: ListKind::Tree, address, most };
+                Ok(Place::Chunks { chunk, filters, list: tree.map(list) })
+            }
+            (4 | 5, 2) => {
+                let parsed = numbers.u8().zip(numbers.u8()).zip(numbers.u8());
+                let ((flags, axes), side_bytes) = parsed.ok_or(Fault::Damaged)?;
+                if flags & PARTS_UNFILTERED != 0 && !filters.is_empty() {
+                    return Err(format!(
+                        "chunks at its ends are without its filters, which is not read; {REWRITE}"
+                    )
+                    .into());
                 }
+                let chunk = chunk_of(&mut numbers, axes.into(), side_bytes.into(), (shape, size))?;
+                let kind = list_kind(&mut numbers, flags, self.sizes).ok_or(Fault::Damaged)?;
+                let address = numbers.address(self.sizes).ok_or(Fault::Damaged)?;
+                let list = |address| ChunkList { kind, address, most };
+                Ok(Place::Chunks { chunk, filters, list: address.map(list) })
             }
-            (4, 2) => {
-                Err(format!("its chunks are listed in a newer way, which is not read; {REWRITE}")
-                    .into())
+            (4 | 5, 3) => {
+                Err("it is a view of other datasets, which is not read".to_owned().into())
             }
-            (4, 3) => Err("it is a view of other datasets, which is not read".to_owned().into()),
             _ => {
                 Err(format!("its layout is of version {version}, which is not read; {REWRITE}")
                     .into())
             }
         }
     }
+}
+
+/// The shape of a chunk, which is stored with the size of an element after it.
+fn chunk_of(
+    numbers: &mut Numbers<'_>,
+    axes: usize,
+    side_bytes: usize,
+    (shape, size): (&[u64], u64),
+) -> Result<Vec<u64>, Fault> {
+    let side = |_| numbers.sized(side_bytes).filter(|_| side_bytes <= 8);
+    let mut chunk: Vec<u64> = (0..axes).map(side).collect::<Option<_>>().ok_or(Fault::Damaged)?;
+    let is_whole = chunk.pop() == Some(size) && chunk.len() == shape.len();
+    (is_whole && !chunk.contains(&0)).then_some(chunk).ok_or(Fault::Damaged)
+}
+
+/// The kind of a newer list of chunks.
+fn list_kind(numbers: &mut Numbers<'_>, flags: u8, sizes: Sizes) -> Option<ListKind> {
+    Some(match numbers.u8()? {
+        1 if flags & ONE_FILTERED != 0 => {
+            ListKind::One(Some((numbers.sized(sizes.length)?, numbers.u32()?)))
+        }
+        1 => ListKind::One(None),
+        2 => ListKind::Row,
+        3 => {
+            // What the array says, too.
+            numbers.skip(1)?;
+            ListKind::FixedArray
+        }
+        4 => {
+            numbers.skip(5)?;
+            ListKind::GrowingArray
+        }
+        5 => {
+            numbers.skip(6)?;
+            ListKind::Records
+        }
+        _ => return None,
+    })
 }
 
 /// The type of elements, and whether the most significant byte is first.
@@ -252,11 +303,11 @@ fn type_of(bytes: &[u8]) -> Result<(DType, bool), Fault> {
     }
 }
 
-/// The shape of a dataset, which has rows.
-fn shape_of(bytes: &[u8], sizes: Sizes) -> Result<Vec<u64>, Fault> {
+/// The shape of a dataset, which has rows, and the greatest that it may get.
+fn shape_of(bytes: &[u8], sizes: Sizes) -> Result<(Vec<u64>, Vec<u64>), Fault> {
     let mut numbers = Numbers { rest: bytes };
     let parsed = numbers.u8().zip(numbers.u8()).zip(numbers.u8());
-    let ((version, rank), _) = parsed.ok_or(Fault::Damaged)?;
+    let ((version, rank), flags) = parsed.ok_or(Fault::Damaged)?;
     let is_null = match version {
         1 => {
             numbers.skip(5).ok_or(Fault::Damaged)?;
@@ -273,11 +324,17 @@ fn shape_of(bytes: &[u8], sizes: Sizes) -> Result<Vec<u64>, Fault> {
             format!("it has {rank} dimensions, and a sample may have {}", MAX_RANK - 1).into()
         );
     }
-    let shape = (0..rank).map(|_| numbers.sized(sizes.length)).collect::<Option<Vec<_>>>();
-    let shape = shape.ok_or(Fault::Damaged)?;
+    let mut sides = || (0..rank).map(|_| numbers.sized(sizes.length)).collect::<Option<Vec<_>>>();
+    let shape = sides().ok_or(Fault::Damaged)?;
+    let mut most = shape.clone();
+    if flags & 1 != 0 {
+        most = sides().ok_or(Fault::Damaged)?;
+        let endless = u64::MAX >> (64 - 8 * sizes.length);
+        most.iter_mut().filter(|side| **side == endless).for_each(|side| *side = u64::MAX);
+    }
     // A row with no elements has no values, and the sizes of others are computed with the element's.
     let elements = shape.iter().try_fold(8_u64, |all, side| all.checked_mul((*side).max(1)));
-    elements.map(|_| shape).ok_or(Fault::Damaged)
+    elements.map(|_| (shape, most)).ok_or(Fault::Damaged)
 }
 
 /// The fill value of a message; the inner `None`: it has none.

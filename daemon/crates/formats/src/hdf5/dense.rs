@@ -3,18 +3,15 @@
 
 use forebay_dataset::error::DatasetError;
 
-use super::{CHECKSUM_BYTES, Hdf5, Numbers, Sizes, has_checksum};
+use super::records::bytes_of;
+use super::{Hdf5, Numbers, Sizes};
 
-/// The most links of a group, and levels of the tree and of the heap.
-const MAX_LINKS: usize = 1 << 22;
+/// The most levels of the heap.
 const MAX_DEPTH: usize = 32;
 /// The type of a tree of links by their names, whose records have a hash and a place in the heap.
 const BY_NAMES: u8 = 5;
 const HASH_BYTES: usize = 4;
-/// The mark, the version and the type before a node's records, and the checksum after them.
-const NODE_BYTES: usize = 10;
-/// The most bytes of a node, and of a link.
-const MAX_NODE_BYTES: u32 = 1 << 20;
+/// The most bytes of a link.
 const MAX_LINK_BYTES: u64 = 1 << 17;
 
 /// A heap of objects, whose offsets go through its blocks. Blocks are in rows of as many blocks; those of the first two rows
@@ -31,21 +28,6 @@ struct Heap {
     root: u64,
     /// The rows of the root; 0: it has objects.
     rows: u64,
-}
-
-/// A tree of records.
-#[derive(Debug)]
-struct Tree {
-    node_bytes: u32,
-    record_bytes: usize,
-    depth: usize,
-    root: u64,
-    records: usize,
-}
-
-/// The bytes that hold a number.
-fn bytes_of(most: u64) -> usize {
-    usize::try_from(most.max(1).ilog2() / 8 + 1).unwrap_or(8)
 }
 
 impl Heap {
@@ -106,41 +88,6 @@ impl Heap {
     }
 }
 
-impl Tree {
-    fn parse(bytes: &[u8], sizes: Sizes) -> Option<Self> {
-        let mut numbers = Numbers { rest: bytes };
-        (numbers.take(6)? == [b'B', b'T', b'H', b'D', 0, BY_NAMES]).then_some(())?;
-        let node_bytes = numbers.u32()?;
-        let (record_bytes, depth) = (numbers.u16()?.into(), numbers.u16()?.into());
-        numbers.skip(2)?;
-        let root = numbers.address(sizes)?;
-        let records = usize::from(numbers.u16()?);
-        let is_sound = (64..=MAX_NODE_BYTES).contains(&node_bytes)
-            && (HASH_BYTES + 1..64).contains(&record_bytes)
-            && depth <= MAX_DEPTH;
-        let (root, records) = match root {
-            Some(root) => (root, records),
-            None => (0, 0),
-        };
-        is_sound.then_some(Self { node_bytes, record_bytes, depth, root, records })
-    }
-
-    /// The bytes of a child's number of records, and of the records below the children of each level's nodes.
-    fn counts(&self, sizes: Sizes) -> Option<(usize, Vec<usize>)> {
-        let node = self.node_bytes as usize - NODE_BYTES;
-        let most = (node / self.record_bytes) as u64;
-        let own = bytes_of(most);
-        let (mut below, mut bytes) = (most, vec![0]);
-        for level in 1..self.depth {
-            let pointer = sizes.offset + own + bytes[level - 1];
-            let most = (node.checked_sub(pointer)? / (self.record_bytes + pointer)) as u64;
-            below = (most + 1).checked_mul(below)?.checked_add(most)?;
-            bytes.push(bytes_of(below));
-        }
-        Some((own, bytes))
-    }
-}
-
 impl Hdf5<'_> {
     /// The messages of a group's links.
     ///
@@ -157,58 +104,9 @@ impl Hdf5<'_> {
         let bytes = self.get(heap, heap_bytes)?;
         let found = Heap::parse(bytes, sizes);
         let of_heap = found.ok_or_else(|| self.damaged("the heap of a group", heap))?;
-        let tree_bytes = 22 + sizes.offset as u64 + sizes.length as u64;
-        self.check_sum("the tree of a group", tree, tree_bytes)?;
-        let bytes = self.get(tree, tree_bytes)?;
-        let found = Tree::parse(bytes, sizes).and_then(|tree| Some((tree.counts(sizes)?, tree)));
-        let ((own, below), of_tree) =
-            found.ok_or_else(|| self.damaged("the tree of a group", tree))?;
-        let mut places = Vec::new();
-        let (root, records, depth) = (of_tree.root, of_tree.records, of_tree.depth);
-        if records > 0 {
-            self.records(&of_tree, (own, &below), (root, records, depth), &mut places)?;
-        }
-        places.into_iter().map(|place| self.object(&of_heap, &place, heap)).collect()
-    }
-
-    /// Appends the records of a node and of those below it.
-    fn records(
-        &mut self,
-        tree: &Tree,
-        (own, below): (usize, &[usize]),
-        (address, count, depth): (u64, usize, usize),
-        places: &mut Vec<Vec<u8>>,
-    ) -> Result<(), DatasetError> {
-        let sizes = self.sizes;
-        let bytes = self.node("the tree of a group", address, tree.node_bytes.into())?;
-        let mut numbers = Numbers { rest: &bytes };
-        let mark: &[u8] = if depth == 0 { b"BTLF" } else { b"BTIN" };
-        let is_node = numbers.take(4) == Some(mark) && numbers.skip(2).is_some();
-        let damaged = || self.damaged("the tree of a group", address);
-        if !is_node || places.len() > MAX_LINKS {
-            return Err(damaged());
-        }
-        for _ in 0..count {
-            let record = numbers.take(tree.record_bytes).ok_or_else(damaged)?;
-            places.push(record[HASH_BYTES..].to_vec());
-        }
-        let mut children = Vec::new();
-        let pointers = if depth == 0 { 0 } else { count + 1 };
-        for _ in 0..pointers {
-            let child = numbers.address(sizes).flatten().zip(numbers.sized(own));
-            // The records of all nodes below it.
-            let skipped = numbers.skip(below.get(depth - 1).copied().unwrap_or(0));
-            let (child, records) = child.filter(|_| skipped.is_some()).ok_or_else(damaged)?;
-            children.push((child, usize::try_from(records).unwrap_or(usize::MAX)));
-        }
-        let end = bytes.len() - numbers.rest.len();
-        if !bytes.get(..end + CHECKSUM_BYTES).is_some_and(has_checksum) {
-            return Err(damaged());
-        }
-        for (child, records) in children {
-            self.records(tree, (own, below), (child, records, depth - 1), places)?;
-        }
-        Ok(())
+        let (_, places) = self.records("the tree of a group", tree, &[BY_NAMES])?;
+        let place = |record: &Vec<u8>| self.object(&of_heap, &record[HASH_BYTES..], heap);
+        places.iter().map(place).collect()
     }
 
     /// An object of a heap, and its address.

@@ -46,10 +46,12 @@ fn chunks_whose_keys_do_not_rise_are_refused() {
     let (_, header) =
         hdf5.datasets().unwrap().into_iter().find(|(path, _)| path == "gzip/x").unwrap();
     let Hdf5Dataset { shape, place, .. } = hdf5.dataset("gzip/x", header).unwrap();
-    let Place::Chunks { chunk, tree: Some(tree), .. } = place else { panic!("{place:?}") };
-    let found = hdf5.chunks(tree, &shape, &chunk).unwrap();
+    let Place::Chunks { chunk, list: Some(list), .. } = place else { panic!("{place:?}") };
+    let (tree, size) = (list.address, 4);
+    let chunking = Chunking { shape: &shape, chunk: &chunk, size };
+    let found = hdf5.chunks(&list, chunking).unwrap();
     assert_eq!(found.len(), 14);
-    let error = hdf5.chunks(tree, &shape, &chunk).unwrap_err().to_string();
+    let error = hdf5.chunks(&list, chunking).unwrap_err().to_string();
     assert!(error.contains("the list of chunks"), "a tree is read once: {error}");
     // An entry is bytes and a mask, the places along both axes and in the element, and an address.
     let (entry, first) = (8 + 3 * 8 + 8, usize::try_from(hdf5.base + tree).unwrap() + 24);
@@ -58,7 +60,7 @@ fn chunks_whose_keys_do_not_rise_are_refused() {
         change(&mut bytes[first..]);
         let file = InMemory(&bytes);
         let mut hdf5 = Hdf5::open(&file, WindowSize::BLOCK).unwrap();
-        hdf5.chunks(tree, &shape, &chunk).is_err()
+        hdf5.chunks(&list, chunking).is_err()
     };
     assert!(!refused(&|_| {}));
     // Two keys swapped; a place that is no multiple; a place within an element; a place outside of the shape.

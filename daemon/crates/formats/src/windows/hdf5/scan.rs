@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Form, Hdf5Rows, Layout, Layouts};
-use crate::hdf5::{Hdf5, Hdf5Dataset, Place, StoredChunk};
+use crate::hdf5::{Chunking, Hdf5, Hdf5Dataset, Place, StoredChunk};
 use crate::indexed::Opening;
 use crate::windows::Windows;
 use crate::windows::index::{Piece, ScannedSet};
@@ -314,8 +314,9 @@ fn known<'k>(
     let dataset = hdf5.dataset(path, header)?;
     check(file, path, &dataset, limit)?;
     let chunks = match &dataset.place {
-        Place::Chunks { chunk, filters, tree: Some(tree) } => {
-            let found = hdf5.chunks(*tree, &dataset.shape, chunk)?;
+        Place::Chunks { chunk, filters, list: Some(list) } => {
+            let size = dataset.dtype.size_bytes();
+            let found = hdf5.chunks(list, Chunking { shape: &dataset.shape, chunk, size })?;
             let whole = filters.is_empty().then(|| bytes_of(&dataset, chunk));
             check_chunks(file, path, &found, whole)?;
             found
