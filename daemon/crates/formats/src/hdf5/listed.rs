@@ -148,6 +148,8 @@ impl Hdf5<'_> {
                 if all > MAX_CHUNKS as u64 {
                     return Err(self.damaged(WHAT, address));
                 }
+                // No list is read, and so many places are kept.
+                self.charge(all * size_of::<StoredChunk>() as u64)?;
                 for place in 0..all {
                     let offset = at.saturating_add(place.saturating_mul(chunking.whole()));
                     listed.add(listed.number_of_place(place), offset, None);
