@@ -18,13 +18,11 @@ use forebay_dataset::opening::{OpenOptions, OpenedFormat};
 use forebay_dataset::{ArrayValue, Defect, Field, FieldValue};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_storage::Storage;
+use forebay_storage::codec::Codec;
 
 /// The extension, and where files may be.
 pub(super) const FORMAT: FolderFormat =
     FolderFormat { name: "npz", extensions: &[".npz"], loose: LooseFiles::NoFolders };
-
-/// Deflate expands one byte to at most 1032 (zlib's technical details, "Maximum Compression Factor").
-const MAX_DEFLATE_FACTOR: u64 = 1032;
 
 /// Opens a folder of files.
 pub(super) fn open(
@@ -184,7 +182,7 @@ fn read_member<'a>(
             read_array(stored)
         }
         CompressionMethod::Deflated => {
-            if size > compressed.saturating_mul(MAX_DEFLATE_FACTOR).saturating_add(64) {
+            if size > compressed.saturating_mul(Codec::MAX_DEFLATE_FACTOR).saturating_add(64) {
                 return Err(Defect(format!(
                     "it declares {size} bytes, more than {compressed} deflated bytes can hold"
                 )));

@@ -50,6 +50,9 @@ impl Codec {
     /// Maximal unpacked bytes that a decoder keeps.
     pub const MAX_HISTORY_BYTES: u64 = MAX_ZSTD_WINDOW;
 
+    /// Deflate expands one byte to at most 1032 (zlib's technical details, "Maximum Compression Factor").
+    pub const MAX_DEFLATE_FACTOR: u64 = 1032;
+
     /// A zstd frame says within its first bytes what it unpacks to.
     pub const MAX_ZSTD_HEAD_BYTES: u64 = 18;
 
@@ -128,6 +131,11 @@ impl Codec {
         buffer: &mut Vec<u8>,
     ) -> bool {
         if wanted > whole {
+            return false;
+        }
+        // Before so much memory is written to.
+        let is_deflate = matches!(self, Self::Gzip | Self::Zlib);
+        if is_deflate && whole as u64 / Self::MAX_DEFLATE_FACTOR > packed.len() as u64 {
             return false;
         }
         match self {
@@ -386,7 +394,7 @@ mod tests {
         {
             assert!(codec.unpack(packed, (12, 12), &mut buffer) && buffer == b"twelve bytes");
             assert!(codec.unpack(packed, (12, 6), &mut buffer) && buffer.starts_with(b"twelve"));
-            for whole in [0, 5, 7, 11, 13] {
+            for whole in [0, 5, 7, 11, 13, 1 << 40] {
                 assert!(!codec.unpack(packed, (whole, whole), &mut buffer), "{codec:?} {whole}");
             }
             for place in 0..packed.len() {
