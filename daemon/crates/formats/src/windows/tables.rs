@@ -309,7 +309,7 @@ impl Making<'_> {
         is_there.then_some(made)
     }
 
-    /// A warning about a table of which each start makes the arrays anew.
+    /// A warning about a table whose time is in the future: each start makes the arrays again.
     fn future(&self) -> Option<String> {
         let now = now_seconds();
         let is_later = |stamp: &FileStamp| stamp.modified_seconds > now;

@@ -24,7 +24,7 @@ const MAX_LAYOUTS: usize = 1 << 16;
 /// The names in a message.
 const SHOWN: usize = 8;
 
-/// What a file has. Its pieces have the file 0, and numbers of its own layouts.
+/// The columns and sets of one file. In its pieces the file is 0, and layouts are numbered within the file.
 struct ScannedFile<'f> {
     file: StoredFile<'f>,
     columns: Vec<Column<Layouts>>,
