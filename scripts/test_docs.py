@@ -86,3 +86,21 @@ def test_pages_that_are_named_outside_links_exist() -> None:
     named = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert named
     assert not [name for name in sorted(set(named)) if not list(ROOT.glob(name))]
+
+
+def test_packages_that_commands_name_exist() -> None:
+    """A command of a script or a page that builds a package of the workspace."""
+    listed = subprocess.run(["git", "ls-files", "-z", "*/Cargo.toml"], cwd=ROOT, capture_output=True, check=True)
+    manifests = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    packages = set(re.findall(r'^name = "(.+)"$', "".join(path.read_text() for path in manifests), re.MULTILINE))
+    command = r"(?:--package[ =]|-p |--package\", \"|\"-p\", \")(forebay[a-z-]*)"
+    found = subprocess.run(
+        ["git", "grep", "-nE", "(--package|-p)\\b.*forebay", "--", "scripts", "docs", ".ci", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    lines = found.stdout.decode(errors="replace").splitlines()
+    named = [(line, name) for line in lines for name in re.findall(command, line)]
+    assert len(named) > 20
+    assert not [line for line, name in named if name not in packages]

@@ -11,9 +11,9 @@ use forebay_config::Config;
 #[cfg(feature = "feed")]
 pub use forebay_feed::fuzzing::{feed_answer, feed_ticket};
 pub use forebay_formats::fuzzing::{
-    arrow_table, coco, dali_index, energon, hdf5, index, json_key, label_file, litdata_nested,
-    manifest, manifest_index, npy, npz, parquet_table, records, tar, tar_index, tfrecord,
-    token_file, token_index, zarr,
+    array_record, arrow_table, coco, dali_index, energon, hdf5, index, json_key, label_file,
+    litdata_nested, manifest, manifest_index, npy, npz, parquet_table, records, tar, tar_index,
+    tfrecord, token_file, token_index, zarr,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
@@ -26,6 +26,7 @@ pub use forebay_video::fuzzing::{video_clip, video_mkv, video_mp4};
 
 /// The name of each target, which is also its folder in `fuzz/corpus`.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("array_record", array_record),
     ("arrow_table", arrow_table),
     ("bmp", bmp),
     ("cache_entry", cache_entry),

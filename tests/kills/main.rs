@@ -59,6 +59,7 @@ kills! {
     the_daemon_is_killed_over_archives: "daemon" "5" over "webdataset";
     the_daemon_is_killed_over_a_manifest: "daemon" "6" over "manifest";
     the_daemon_is_killed_over_tfrecords: "daemon" "7" over "tfrecord";
+    the_daemon_is_killed_over_array_records: "daemon" "29" over "arrayrecord";
     the_daemon_is_killed_over_shards_of_mosaic: "daemon" "8" over "mds";
     the_daemon_is_killed_over_shards_of_litdata: "daemon" "9" over "litdata";
     the_daemon_is_killed_over_compressed_archives_and_their_cache: "daemon" "10" over "webdataset.gz";

@@ -27,6 +27,7 @@ FORMATS = {
     "litdata": "litdata",
     "parquet": "parquet",
     "tfrecord": "tfrecord",
+    "arrayrecord": "arrayrecord",
 }
 
 
@@ -106,12 +107,26 @@ def write_tfrecord(work: Work, folder: Path) -> None:
                 writer.write(tf.train.Example(features=features).SerializeToString())
 
 
+def write_arrayrecord(work: Work, folder: Path) -> None:
+    """A picture a record, each a chunk, as Grain asks for."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    folder.mkdir()
+    found = pictures(work)
+    for shard in range(16):
+        writer = ArrayRecordWriter(f"{folder}/train.array_record-{shard:05}-of-00016", "group_size:1")
+        for _, content, _ in found[shard::16]:
+            writer.write(content)
+        writer.close()
+
+
 WRITERS: dict[str, Callable[[Work, Path], None]] = {
     "tar": write_tar,
     "mds": write_mds,
     "litdata": write_litdata,
     "parquet": write_parquet,
     "tfrecord": write_tfrecord,
+    "arrayrecord": write_arrayrecord,
 }
 
 
@@ -274,6 +289,20 @@ def of_tfdata(work: Work) -> Iterator[Any]:
         yield images.numpy()
 
 
+def of_grain(work: Work) -> Iterator[Any]:
+    """An exact shuffle, its worker processes."""
+    import grain
+
+    crop = Crop()
+    names = sorted(str(path) for path in Path(place_of(work)).iterdir())
+    data = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(names)).seed(17).shuffle().repeat()
+    data = data.map(lambda record: crop(record).numpy())
+    data = data.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)).batch(work.batch_size)
+    options = grain.MultiprocessingOptions(num_workers=work.settings["workers"], per_worker_buffer_size=2)
+    for _, images in zip(range(work.batches), data.mp_prefetch(options)):
+        yield images
+
+
 # The server of the bucket checks no signatures.
 BUCKET = "data"
 SECRETS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
@@ -284,6 +313,7 @@ LOADERS: dict[str, Callable[[Work], Iterator[Any]]] = {
     "litdata": of_litdata,
     "datasets": of_datasets,
     "tfdata": of_tfdata,
+    "grain": of_grain,
 }
 
 

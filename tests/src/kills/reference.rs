@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_client::Loader;
-use forebay_synth::{arrow, parquet, shards, tar, tfrecord};
+use forebay_synth::{array_record, arrow, parquet, shards, tar, tfrecord};
 
 use crate::{Taken, TestDir, data, test_dir};
 
@@ -51,6 +51,7 @@ impl Reference {
             match format {
                 "webdataset" => tar::pack_classes(&images, &packed, 50).map(drop),
                 "tfrecord" => tfrecord::pack_classes(&images, &packed, 50),
+                "arrayrecord" => array_record::pack_classes(&images, &packed, 50),
                 "mds" => pack(shards::Writer::Mosaic),
                 "litdata" => pack(shards::Writer::Lit),
                 "arrow" => arrow::pack_classes(&images, &packed, 50),

@@ -22,7 +22,7 @@ use forebay_storage::Storage;
 use forebay_storage::listing::EntryKind;
 
 /// Extensions of files with many samples.
-const EXTENSIONS: [&str; 11] = [
+const EXTENSIONS: [&str; 13] = [
     ".parquet",
     ".tar",
     ".tar.gz",
@@ -32,6 +32,8 @@ const EXTENSIONS: [&str; 11] = [
     ".jsonl.zst",
     ".arrow",
     ".tfrecord",
+    ".array_record",
+    ".arrayrecord",
     ".csv",
     ".tsv",
 ];

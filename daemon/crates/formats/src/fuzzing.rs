@@ -7,7 +7,8 @@ use forebay_protocol::ids::SampleId;
 use crate::image_folder;
 use crate::litdata::nested;
 use crate::{
-    fields, hdf5, labels, litdata, manifest, mds, npz, records, tfrecord, tokens, webdataset, zarr,
+    array_record, fields, hdf5, labels, litdata, manifest, mds, npz, records, tfrecord, tokens,
+    webdataset, zarr,
 };
 use forebay_columnar::fuzzing::read_for_fuzzing;
 use forebay_columnar::{arrow, parquet};
@@ -220,6 +221,24 @@ pub fn tfrecord(bytes: &[u8]) {
     });
     assert!(walked.is_err() || before == bytes.len() as u64);
     tfrecord::read_for_fuzzing(bytes, check_array);
+}
+
+/// Reads an `ArrayRecord` file of two blocks, of which the bytes have the beginnings: the records of a chunk are one after the other, and are all of what it unpacks to.
+///
+/// # Panics
+/// Chunks overlap, or records do not fill their chunk.
+pub fn array_record(bytes: &[u8]) {
+    let mut before = 0;
+    let _ = array_record::walk_for_fuzzing(bytes, |(offset, length), unpacked, records| {
+        assert!(offset >= before);
+        before = offset + length;
+        let mut end = 0;
+        for &(offset, length) in records {
+            assert_eq!(offset, end);
+            end += length;
+        }
+        assert_eq!(end, unpacked);
+    });
 }
 
 /// Reads an Arrow stream.

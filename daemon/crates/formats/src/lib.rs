@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod array_record;
 mod arrow;
 mod audio_folder;
 mod columns;
@@ -13,6 +14,7 @@ mod columns;
 #[doc(hidden)]
 pub mod conformance;
 mod draft;
+mod examples;
 mod fields;
 mod file_groups;
 mod file_samples;
@@ -34,6 +36,7 @@ mod npz;
 mod number_lists;
 mod object;
 mod parquet;
+mod parts;
 mod propose;
 mod records;
 mod registry;

@@ -23,7 +23,6 @@ pub(super) use self::description::{Compression, Described, DescribedShard, Descr
 pub(super) use self::forms::kept_type;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, read_frames_for_fuzzing, read_table_for_fuzzing};
-use self::packed::{FramesRead, PackedRecord};
 pub(super) use self::rules::{first_names, first_of, infer, settle, value, with_reason};
 use self::scan::RecordScan;
 use crate::columns::{self, ColumnRule, Source, read_rules};
@@ -34,16 +33,15 @@ use crate::indexed::{
     whole_bytes,
 };
 use crate::litdata::nested::most_text_bytes;
+use crate::parts::{PartKind, Parts, PartsRead};
 use forebay_columnar::{Column, Encoding, dtype};
 use forebay_dataset::error::DatasetError;
 use forebay_dataset::{Defect, Field, FieldKind, SampleBlocks};
 use forebay_index::folder::scan::FolderFormat;
 use forebay_index::saved_index::SavedIndex;
-use forebay_index::shards::{Extent, Pace, ScannedShard, ShardIndex};
+use forebay_index::shards::{Pace, ScannedShard, ShardIndex};
 use forebay_storage::Storage;
-use forebay_storage::location::{
-    ByteRange, FileId, Location, Packed, SampleBytes, Transform, Unit,
-};
+use forebay_storage::location::{Location, SampleBytes};
 
 keys! {
     /// The keys of formats whose samples have named columns.
@@ -143,51 +141,19 @@ impl Layout {
 #[derive(Debug)]
 pub(super) struct Records<D> {
     layout: Layout,
-    /// The maximum memory to read a zstd frame of records; `None`: records are not compressed.
-    part_bytes: Option<u64>,
-    /// The limit of a sample, if samples share frames; `None`: each sample is read alone.
-    shared_limit: Option<u64>,
+    /// The zstd frames of compressed records.
+    parts: Option<Parts>,
     /// The length of the longest record.
     longest_bytes: u64,
     description: PhantomData<D>,
 }
 
-impl<D> Records<D> {
-    fn unit_of(&self, part: Packed) -> Unit {
-        let Packed { codec, unpacked_bytes: bytes, .. } = part;
-        match self.shared_limit {
-            Some(_) => Unit::Block(Transform::Unpacked { codec, bytes }),
-            None => Unit::Packed(part),
-        }
-    }
-
-    /// The bytes of a sample.
-    fn record<'a>(
-        &self,
-        index: &ShardIndex,
-        id: SampleId,
-        bytes: SampleBytes<'a>,
-    ) -> Result<&'a [u8], Defect> {
-        let (Some(limit), Some(record)) = (self.shared_limit, PackedRecord::of(index, id)) else {
-            return whole_bytes(index, id, bytes, "shard");
-        };
-        let Packed { unpacked_bytes, start, length, .. } = record.part;
-        // A storage limits the bytes of a sample that is read alone, but does not know the records of a shared frame.
-        if u64::from(length) > limit {
-            return Err(Defect(format!(
-                "it has {length} bytes to read, and limits.sample_bytes is {limit}; raise the limit if that is right"
-            )));
-        }
-        let (all, start) = (bytes.all(), start as usize);
-        let found = all.get(start..).and_then(|rest| rest.get(..length as usize));
-        found.filter(|_| all.len() == unpacked_bytes as usize).ok_or_else(|| {
-            Defect(format!(
-                "{unpacked_bytes} bytes of its shard's frame were to be read, and {} were",
-                all.len()
-            ))
-        })
-    }
-}
+/// The frames of records.
+const FRAME: PartKind = PartKind {
+    name: "zstd frame",
+    remedy: "compression_level=\"sample\"",
+    codec: |_| packed::CODEC,
+};
 
 impl<D: Description> Format for Records<D> {
     const FORMAT: FolderFormat = D::FORMAT;
@@ -233,12 +199,12 @@ impl<D: Description> Format for Records<D> {
         if layout.packing.columns() != index.columns() {
             return None;
         }
-        let part_bytes =
-            (layout.packing != Packing::Plain).then(|| packed::part_memory(index).max(1));
         let is_shared = layout.packing == Packing::ByFrame && opening.request.options.by_blocks;
         let shared_limit = is_shared.then_some(opening.request.config.limits.sample_bytes);
+        let is_packed = layout.packing != Packing::Plain;
+        let parts = is_packed.then(|| Parts::new(FRAME, index, shared_limit));
         let longest_bytes = index.longest(0);
-        Some(Self { layout, part_bytes, shared_limit, longest_bytes, description: PhantomData })
+        Some(Self { layout, parts, longest_bytes, description: PhantomData })
     }
 
     fn needs_first(&self) -> bool {
@@ -259,16 +225,10 @@ impl<D: Description> Format for Records<D> {
     }
 
     fn locate(&self, index: &ShardIndex, id: SampleId, locations: &mut Vec<Location>) {
-        if self.part_bytes.is_none() {
-            return locate_whole(index, id, locations);
+        match &self.parts {
+            Some(parts) => parts.locate(index, id, locations),
+            None => locate_whole(index, id, locations),
         }
-        // In a damaged index this is an empty record at the file's start, which is a bad sample.
-        let (place, unit) = match PackedRecord::of(index, id) {
-            Some(record) => (record.place, self.unit_of(record.part)),
-            None => (Extent { offset: 0, bytes: 0 }, Unit::Sample),
-        };
-        let range = ByteRange { offset: place.offset, length: Some(place.bytes) };
-        locations.push(Location { file: FileId(index.shard_of(id) as u64), range, unit });
     }
 
     fn values<'a>(
@@ -278,7 +238,11 @@ impl<D: Description> Format for Records<D> {
         bytes: SampleBytes<'a>,
         take: Take<'_, 'a>,
     ) -> Result<(), Defect> {
-        let parts = self.layout.split(self.record(index, id, bytes)?)?;
+        let record = match &self.parts {
+            Some(parts) => parts.record(index, id, bytes)?,
+            None => whole_bytes(index, id, bytes, "shard")?,
+        };
+        let parts = self.layout.split(record)?;
         for rule in &self.layout.rules {
             // Checked when the layout was parsed.
             let Some((place, column)) = self.layout.column(rule) else { continue };
@@ -288,15 +252,16 @@ impl<D: Description> Format for Records<D> {
     }
 
     fn page_bytes(&self) -> Option<u64> {
-        self.part_bytes
+        self.parts.as_ref().map(|parts| parts.memory_bytes)
     }
 
     fn shares_units(&self) -> bool {
-        self.shared_limit.is_some()
+        self.parts.as_ref().is_some_and(|parts| parts.shared_limit.is_some())
     }
 
     fn blocks(&self, index: &ShardIndex) -> Option<SampleBlocks> {
-        (self.layout.packing == Packing::ByFrame).then(|| packed::blocks(index))
+        let parts = self.parts.as_ref().filter(|_| self.layout.packing == Packing::ByFrame);
+        parts.map(|parts| parts.blocks(index))
     }
 
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
@@ -338,7 +303,7 @@ impl<D: Description> ShardFormat for Records<D> {
     const NAME_FORM: &'static str = "a sample is named by its shard, relative to the dataset's folder, and its number in it, as in shard.00000.mds/17";
 
     type Scan = RecordScan;
-    type Counts = FramesRead;
+    type Counts = PartsRead;
 
     fn plan(
         opening: &Opening<'_, Self>,
@@ -361,14 +326,15 @@ impl<D: Description> ShardFormat for Records<D> {
         scan: &RecordScan,
         (place, path): (usize, &[u8]),
         pace: &dyn Pace,
-    ) -> Result<(ScannedShard, FramesRead), DatasetError> {
+    ) -> Result<(ScannedShard, PartsRead), DatasetError> {
         let shard = scan.shard(storage, place, path, pace)?;
-        let read = FramesRead::of(&shard, scan.packing);
+        let are_shared = scan.packing == Packing::ByFrame;
+        let read = if are_shared { PartsRead::of(&shard) } else { PartsRead::default() };
         Ok((shard, read))
     }
 
-    fn conclude(_: &RecordScan, read: Vec<FramesRead>, warnings: &mut Vec<String>) -> String {
-        warnings.extend(packed::warning(&read));
+    fn conclude(_: &RecordScan, read: Vec<PartsRead>, warnings: &mut Vec<String>) -> String {
+        warnings.extend(PartsRead::warning(&read, FRAME));
         format!("its {} files have no samples", Self::FORMAT.name)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_config::DatasetConfig;
 use forebay_keys::{ConfigError, Keys, Section, Table, nearest};
 
+use crate::array_record::ArrayRecord;
 use crate::arrow::Arrow;
 use crate::audio_folder::AudioFolderKeys;
 use crate::draft::{Draft, Seen};
@@ -145,7 +146,7 @@ const fn windows_of_tables<K: TableKind>() -> Format {
     }
 }
 
-static FORMATS: [Format; 20] = [
+static FORMATS: [Format; 21] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -160,6 +161,7 @@ static FORMATS: [Format; 20] = [
         ..format::<RecordKeys>(&litdata::FORMAT, litdata::open, records::draft)
     },
     indexed::<TfRecord>(),
+    indexed::<ArrayRecord>(),
     indexed::<Coco>(),
     indexed::<Labels<Voc>>(),
     indexed::<Labels<Yolo>>(),
@@ -507,7 +509,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, hdf5, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, arrayrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, hdf5, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

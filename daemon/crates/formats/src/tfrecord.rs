@@ -1,32 +1,30 @@
 //! `tfrecord`: TensorFlow's record files, each record a `tf.train.Example`.
 //!
 //! The heads of the records are read once ([`frame`]) for an index of their locations ([`ShardIndex`]); then a sample
-//! is one range of its file, so the shuffle is exact. An Example is parsed when it is read ([`example`]), after its
-//! checksum is verified. [`names`] detects files, [`rules`] converts features to fields.
+//! is one range of its file, so the shuffle is exact. An Example is parsed when it is read ([`examples`](crate::examples)),
+//! after its checksum is verified. [`names`] detects files.
 
-mod example;
 mod frame;
 mod fuzzed;
 mod names;
-mod rules;
 mod scan;
 
 use forebay_keys::{ConfigError, Section, keys};
 use forebay_protocol::ids::SampleId;
-use forebay_protocol::tensor::DType;
 
 use self::frame::Frames;
 #[doc(hidden)]
 pub(super) use self::fuzzed::{read_for_fuzzing, walk_for_fuzzing};
-use crate::columns::{self, ColumnRule, parse_rules};
+use crate::columns::parse_rules;
 use crate::draft::{Draft, Seen};
-use crate::fields::{FieldsTable, Form, rules_text};
+use crate::examples::{Examples, rules};
+use crate::fields::{FieldsTable, rules_text};
 use crate::indexed::{
     Format, Opening, ShardFormat, ShardPlan, Take, fields_of, locate_whole, make_of_shards,
     whole_bytes,
 };
 use forebay_dataset::error::DatasetError;
-use forebay_dataset::{Defect, Field, FieldKind};
+use forebay_dataset::{Defect, Field};
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::saved_index::{SavedIndex, refuse_twice, tell_missing};
 use forebay_index::shard_paths;
@@ -53,10 +51,7 @@ fn check_keys(keys: &mut TfRecordKeys, _section: &Section) -> Result<(), ConfigE
 
 /// The fields of record files.
 #[derive(Debug)]
-pub(super) struct TfRecord {
-    /// One per field.
-    rules: Vec<ColumnRule>,
-}
+pub(super) struct TfRecord(Examples);
 
 impl Format for TfRecord {
     const FORMAT: FolderFormat = FolderFormat {
@@ -115,11 +110,11 @@ impl Format for TfRecord {
 
     fn of_index(index: &ShardIndex, _opening: &Opening<'_, Self>) -> Option<Self> {
         let rules = parse_rules(index.rules()).filter(|_| index.columns() == 1)?;
-        Some(Self { rules })
+        Some(Self(Examples { rules }))
     }
 
     fn needs_first(&self) -> bool {
-        self.rules.iter().any(|rule| rule.rule.form == Form::Array)
+        self.0.needs_first()
     }
 
     fn fields(
@@ -127,10 +122,7 @@ impl Format for TfRecord {
         index: &ShardIndex,
         first: Option<SampleBytes<'_>>,
     ) -> Result<Vec<Field>, Defect> {
-        fields_of(self, index, first, self.rules.iter(), |rule, first| {
-            // Floats have 32 bits in this format.
-            rule.field((rule.rule.form == Form::Float).then_some(DType::F32), first)
-        })
+        fields_of(self, index, first, self.0.rules.iter(), Examples::field)
     }
 
     fn locate(&self, index: &ShardIndex, id: SampleId, locations: &mut Vec<Location>) {
@@ -146,41 +138,26 @@ impl Format for TfRecord {
     ) -> Result<(), Defect> {
         let data = frame::data(whole_bytes(index, id, bytes, "file")?);
         let data = data.map_err(|reason| Defect(reason.to_owned()))?;
-        let found = rules::find(&self.rules, data);
-        let found = found.map_err(|fault| Defect(fault.words().to_owned()))?;
-        for (rule, feature) in self.rules.iter().zip(found) {
-            take(rules::value(rule, feature)?)?;
-        }
-        Ok(())
+        self.0.values(data, take)
     }
 
-    /// The memory for lists of numbers, which are converted to arrays.
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
-        if !self.needs_first() {
-            return 0;
+        match self.needs_first() {
+            true => frame::data(bytes.all()).map_or(0, |data| self.0.unpacked_bytes(data)),
+            false => 0,
         }
-        let found =
-            frame::data(bytes.all()).ok().and_then(|data| rules::find(&self.rules, data).ok());
-        let features = found.iter().flatten().zip(&self.rules);
-        let arrays = features.filter(|(_, rule)| rule.rule.form == Form::Array);
-        arrays
-            .filter_map(|(feature, _)| feature.as_ref())
-            .map(example::Feature::unpacked_bytes)
-            .sum()
     }
 
     fn field_rules(&self) -> String {
-        columns::table(&self.rules)
+        self.0.table()
     }
 
     fn max_row_bytes(&self, index: &ShardIndex, _place: usize, field: &Field) -> Option<u64> {
-        // A value is shorter than the longest record.
-        let is_of_bytes = matches!(field.kind, FieldKind::Bytes | FieldKind::Text);
-        is_of_bytes.then(|| index.longest(0).max(1))
+        Examples::max_row_bytes(index, field)
     }
 
     fn classes(&self) -> &[String] {
-        columns::classes(&self.rules)
+        self.0.classes()
     }
 }
 

@@ -40,6 +40,27 @@ pub fn has_extension(name: &[u8], extensions: &[&str]) -> bool {
     })
 }
 
+/// The stem of a shard's file name of the form `STEM-00000-of-00001`. Also accepts patterns.
+pub fn numbered_stem(name: &[u8]) -> Option<&[u8]> {
+    let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let digits = |text: &[u8]| text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let count = digits(name);
+    let before = name[..name.len() - count].strip_suffix(b"-of-")?;
+    // In a pattern, a brace or a star replaces the number.
+    let is_pattern = before.ends_with(b"}") || before.ends_with(b"*") || before.ends_with(b"?");
+    let number = digits(before);
+    if count < 5 || !(is_pattern || number >= 5) {
+        return None;
+    }
+    let end = if is_pattern {
+        before.iter().position(|byte| b"{*?".contains(byte))
+    } else {
+        Some(before.len() - number)
+    };
+    let stem = before[..end.unwrap_or(0)].strip_suffix(b"-")?;
+    (!stem.is_empty()).then_some(stem)
+}
+
 /// Files relative to the root: the files of a pattern, in its order, or all files with one of the extensions, in the
 /// order of their paths.
 ///

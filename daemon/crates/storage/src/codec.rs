@@ -10,6 +10,8 @@ use zstd::bulk::Decompressor;
 use zstd::stream::read::Decoder as ZstdReader;
 use zstd::zstd_safe::WriteBuf;
 
+use crate::riegeli;
+
 /// The logarithm of the window that a zstd frame may require beyond its length: enough for the usual levels.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 const MAX_ZSTD_WINDOW: u64 = 1 << MAX_ZSTD_WINDOW_LOG;
@@ -40,11 +42,16 @@ pub enum Codec {
     Brotli,
     /// One stream.
     Zlib,
+    /// A chunk of a Riegeli file, with its header: see [`riegeli`].
+    Riegeli {
+        /// Its offset in the file modulo [`riegeli::BLOCK_BYTES`].
+        start: u16,
+    },
 }
 
 impl Codec {
-    /// All codecs, in the order of their numbers in indexes.
-    const ALL: [Self; 6] =
+    /// The codecs with a number in indexes, in the order of their numbers.
+    const NUMBERED: [Self; 6] =
         [Self::Snappy, Self::Gzip, Self::Zstd, Self::Lz4, Self::Brotli, Self::Zlib];
 
     /// Maximal unpacked bytes that a decoder keeps.
@@ -73,16 +80,17 @@ impl Codec {
         }
     }
 
-    /// Its number in indexes.
+    /// Its number in indexes; that of no codec for a chunk of Riegeli, whose indexes need none.
     #[must_use]
     pub fn number(self) -> u8 {
-        self as u8
+        let number = Self::NUMBERED.iter().position(|codec| *codec == self);
+        number.and_then(|number| u8::try_from(number).ok()).unwrap_or(u8::MAX)
     }
 
     /// The codec with a number of an index.
     #[must_use]
     pub fn of_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+        Self::NUMBERED.get(usize::from(number)).copied()
     }
 
     /// Passes the unpacked bytes of a file to `take`; frames or members are concatenated.
@@ -116,7 +124,7 @@ impl Codec {
                 }
                 Ok(Box::new(zstd_reader(packed, MAX_ZSTD_WINDOW)?))
             }
-            Self::Snappy | Self::Lz4 | Self::Brotli | Self::Zlib => {
+            Self::Snappy | Self::Lz4 | Self::Brotli | Self::Zlib | Self::Riegeli { .. } => {
                 Err(io::ErrorKind::Unsupported.into())
             }
         }
@@ -174,6 +182,7 @@ impl Codec {
             }
             Self::Zstd => zstd_reader(packed, MAX_ZSTD_WINDOW.max(whole as u64))
                 .is_ok_and(|decoder| take(decoder, (whole, wanted), buffer)),
+            Self::Riegeli { start } => riegeli::unpack(packed, start, (whole, wanted), buffer),
         }
     }
 
@@ -191,7 +200,7 @@ impl Codec {
                     && inflate(|inflate| inflate.gzip_decompress(packed, into), whole)
                     || unpack_members(packed, into)
             }
-            Self::Snappy | Self::Brotli => {
+            Self::Snappy | Self::Brotli | Self::Riegeli { .. } => {
                 let mut buffer = Vec::new();
                 let is_good = self.unpack(packed, (whole, whole), &mut buffer);
                 if is_good {

@@ -23,8 +23,10 @@ mod outage;
 mod packed;
 mod patience;
 mod retries;
+pub mod riegeli;
 #[cfg(any(test, feature = "testing"))]
 mod stalling;
+pub mod varint;
 pub mod version;
 
 use std::cmp::Ordering;

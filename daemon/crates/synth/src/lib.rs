@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod array_record;
 mod arrays;
 pub mod arrow;
 mod class_folders;

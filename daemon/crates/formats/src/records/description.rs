@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::packed;
+use crate::parts;
 use forebay_columnar::Column;
 use forebay_index::folder::scan::FolderFormat;
 
@@ -36,7 +36,7 @@ impl Packing {
     pub(super) const fn columns(self) -> usize {
         match self {
             Self::Plain => 1,
-            Self::ByRecord | Self::ByFrame => packed::COLUMNS,
+            Self::ByRecord | Self::ByFrame => parts::COLUMNS,
         }
     }
 }

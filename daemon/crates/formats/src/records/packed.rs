@@ -12,25 +12,16 @@
 //! ```
 //!
 //! The source is `pack_framed_zstd` and `pack_sample_zstd` of litdata/streaming/framed_zstd.py. Sizes are not trusted:
-//! the unpacked bytes of a frame are limited, and memory for the largest frame is planned ([`part_memory`]).
+//! the unpacked bytes of a frame are limited, and memory for the largest frame is planned ([`Parts`](crate::parts::Parts)).
 
-use super::description::Packing;
 use super::scan::TableFault;
-use forebay_dataset::SampleBlocks;
-use forebay_dataset::blocks::PageBytes;
 use forebay_dataset::error::DatasetError;
-use forebay_index::saved_index::{EXCEPT_BY_BLOCKS, SavedIndex};
-use forebay_index::shards::{Extent, ScannedShard, ShardIndex};
+use forebay_index::shards::Extent;
 use forebay_index::window::{Bytes, MAX_PART_BYTES};
-use forebay_protocol::ids::SampleId;
 use forebay_storage::codec::Codec;
-use forebay_storage::location::Packed;
 
 /// The codec of records and frames.
 pub(super) const CODEC: Codec = Codec::Zstd;
-/// The extents of a compressed record in the index: its range in the unpacked bytes of its part, the part in the file,
-/// and the part's unpacked bytes as an extent from 0.
-pub(super) const COLUMNS: usize = 3;
 
 const MAGIC: &[u8; 8] = b"LDFZ01\0\0";
 const VERSION: u16 = 1;
@@ -51,103 +42,6 @@ pub(super) struct Frame {
     pub(super) unpacked_bytes: u64,
     /// Its records, in its unpacked bytes.
     pub(super) records: Vec<Extent>,
-}
-
-/// The location of a record in the index.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PackedRecord {
-    /// The part's range in the file.
-    pub(super) place: Extent,
-    pub(super) part: Packed,
-}
-
-impl PackedRecord {
-    /// `None`: the index has no such numbers.
-    pub(super) fn of(index: &ShardIndex, id: SampleId) -> Option<Self> {
-        let own = index.member(id, 0)?;
-        let narrow = |number: u64| u32::try_from(number).ok();
-        let part = Packed {
-            codec: CODEC,
-            unpacked_bytes: narrow(index.member(id, 2)?.bytes)?,
-            start: narrow(own.offset)?,
-            length: narrow(own.bytes)?,
-        };
-        let is_inside = own.offset.checked_add(own.bytes)? <= part.unpacked_bytes.into();
-        is_inside.then_some(Self { place: index.member(id, 1)?, part })
-    }
-}
-
-/// The maximum memory to read a part: the part, its unpacked bytes, and as much again for a decoder's history.
-pub(super) fn part_memory(index: &ShardIndex) -> u64 {
-    index.longest(1).saturating_add(index.longest(2).saturating_mul(2))
-}
-
-/// The bytes read for the records of a shard if each record is read alone.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct FramesRead {
-    records: u64,
-    record_bytes: u64,
-    frame_bytes: u64,
-}
-
-impl FramesRead {
-    pub(super) fn of(shard: &ScannedShard, packing: Packing) -> Self {
-        if packing != Packing::ByFrame {
-            return Self::default();
-        }
-        let sum = |place: usize| {
-            let extents = shard.members.iter().skip(place).step_by(COLUMNS).flatten();
-            extents.fold(0_u64, |sum, extent| sum.saturating_add(extent.bytes))
-        };
-        Self { records: shard.samples() as u64, record_bytes: sum(0), frame_bytes: sum(1) }
-    }
-}
-
-/// A warning, if the frames are much larger than the records read from them.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-pub(super) fn warning(all: &[FramesRead]) -> Option<String> {
-    let sum = |part: fn(&FramesRead) -> u64| all.iter().map(part).fold(0, u64::saturating_add);
-    let (records, own, read) =
-        (sum(|read| read.records), sum(|read| read.record_bytes), sum(|read| read.frame_bytes));
-    (read / 2 > own).then(|| {
-        format!(
-            "{EXCEPT_BY_BLOCKS}samples are compressed together, and a zstd frame is read and unpacked for each: {} KiB for {} KiB, {:.1} bytes \
-             read for each one used; order.shuffle = \"blocks\" reads each frame once, a cache ([cache]) keeps the samples \
-             alone, or write them with compression_level=\"sample\"",
-            (read / records.max(1)).div_ceil(1024),
-            (own / records.max(1)).div_ceil(1024),
-            read as f64 / own.max(1) as f64
-        )
-    })
-}
-
-/// Blocks of records that share a frame.
-pub(super) fn blocks(index: &ShardIndex) -> SampleBlocks {
-    let (mut alone, mut together) = (PageBytes::default(), PageBytes::default());
-    let (mut firsts, mut before, mut used_bytes) = (Vec::new(), None, 0_u64);
-    let (mut most_bytes, mut scratch_per_thousand) = (0, 0);
-    for id in 0..index.samples() {
-        let Some(PackedRecord { place, part }) = PackedRecord::of(index, SampleId(id)) else {
-            continue;
-        };
-        let unpacked = u64::from(part.unpacked_bytes);
-        used_bytes = used_bytes.saturating_add(part.length.into());
-        alone.add(place.bytes, unpacked);
-        let frame = Some((index.shard_of(SampleId(id)), place.offset));
-        if frame != before {
-            before = frame;
-            firsts.push(id);
-            together.add(place.bytes, unpacked);
-            most_bytes = most_bytes.max(unpacked);
-            // The compressed frame, and a decoder's history.
-            let scratch = place.bytes.saturating_add(unpacked).saturating_mul(1000);
-            scratch_per_thousand = scratch_per_thousand.max(scratch.div_ceil(unpacked.max(1)));
-        }
-    }
-    if let Some(first) = firsts.first_mut() {
-        *first = 0;
-    }
-    SampleBlocks { firsts, most_bytes, scratch_per_thousand, used_bytes, alone, together }
 }
 
 /// Checks the sizes of a frame.

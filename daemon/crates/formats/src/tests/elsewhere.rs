@@ -98,6 +98,7 @@ fn empty_prefix_is_reported_as_empty_not_as_vanished() {
             "webdataset",
             "manifest",
             "tfrecord",
+            "arrayrecord",
             "coco",
             "arrow",
             "parquet",

@@ -1,8 +1,8 @@
 //! Entry points of fuzzers for this format.
 
-use super::example::features;
 use super::frame::{self, Frames};
-use super::rules::{SeenKeys, find, value};
+use crate::examples::rules::{find, value};
+use crate::examples::{Feature, Kind, SeenKeys, features};
 use forebay_dataset::{ArrayValue, FieldValue};
 use forebay_index::window::{InMemory, WindowSize};
 
@@ -32,9 +32,7 @@ pub(crate) fn read_for_fuzzing(example: &[u8], mut array: impl FnMut(&ArrayValue
     let (rules, _) = seen.infer();
     let found = find(&rules, example).unwrap();
     for (rule, feature) in rules.iter().zip(found) {
-        let is_large = |feature: &super::example::Feature<'_>| {
-            feature.unpacked_bytes() > 8 * example.len() as u64
-        };
+        let is_large = |feature: &Feature<'_>| feature.unpacked_bytes() > 8 * example.len() as u64;
         assert!(!feature.as_ref().is_some_and(is_large));
         if let Ok(FieldValue::Array(value)) = value(rule, feature) {
             array(&value);
@@ -42,9 +40,7 @@ pub(crate) fn read_for_fuzzing(example: &[u8], mut array: impl FnMut(&ArrayValue
     }
     features(example, |_, feature| {
         let mut count = 0;
-        if feature.integers(|_| count += 1).is_ok()
-            && feature.kind == Some(super::example::Kind::Integers)
-        {
+        if feature.integers(|_| count += 1).is_ok() && feature.kind == Some(Kind::Integers) {
             assert_eq!(count, feature.count);
         }
     })

@@ -1,7 +1,7 @@
 //! Detects TFRecord files by name: `.tfrecord`, `.tfrecords`, `.tfrec`, or TensorFlow's shard names, such as
 //! `train-00000-of-01024` and `mnist-train.tfrecord-00000-of-00001`.
 
-use forebay_index::shard_paths::has_extension;
+use forebay_index::shard_paths::{has_extension, numbered_stem};
 
 pub(super) const EXTENSIONS: [&str; 3] = [".tfrecord", ".tfrecords", ".tfrec"];
 /// Compressed files, detected by name for a specific error.
@@ -30,26 +30,10 @@ pub(super) fn is_compressed(name: &[u8]) -> bool {
     has_extension(name, &COMPRESSED)
 }
 
-/// Whether the name has the form `STEM-00000-of-00001`, where the stem does not have another format's extension.
+/// Whether the name is that of a shard whose stem does not have another format's extension.
 fn is_numbered(name: &[u8]) -> bool {
-    let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let digits = |text: &[u8]| text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let count = digits(name);
-    let Some(before) = name[..name.len() - count].strip_suffix(b"-of-") else { return false };
-    // In a pattern, a brace or a star replaces the number.
-    let is_pattern = before.ends_with(b"}") || before.ends_with(b"*") || before.ends_with(b"?");
-    let number = digits(before);
-    if count < 5 || !(is_pattern || number >= 5) {
-        return false;
-    }
-    let end = if is_pattern {
-        before.iter().position(|byte| b"{*?".contains(byte))
-    } else {
-        Some(before.len() - number)
-    };
-    let stem = &before[..end.unwrap_or(0)];
-    let Some(stem) = stem.strip_suffix(b"-") else { return false };
-    !stem.is_empty() && (!stem.contains(&b'.') || has_extension(stem, &EXTENSIONS))
+    numbered_stem(name)
+        .is_some_and(|stem| !stem.contains(&b'.') || has_extension(stem, &EXTENSIONS))
 }
 
 #[cfg(test)]

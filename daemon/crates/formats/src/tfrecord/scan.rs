@@ -2,15 +2,13 @@
 
 use super::TfRecord;
 use super::frame::{self, Compression, Frames};
-use super::rules::{SeenKeys, read_rules};
 use crate::columns::ColumnRule;
+use crate::examples::rules::read_rules;
+use crate::examples::{self, INFERRED_FROM, SeenKeys};
 use crate::indexed::Opening;
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
 use forebay_index::window::WindowSize;
-
-/// The number of records that fields are inferred from.
-const INFERRED_FROM: usize = 5;
 
 /// The rules of the configuration, or rules inferred from the first records.
 pub(super) fn settle(
@@ -18,33 +16,15 @@ pub(super) fn settle(
     shards: &[Vec<u8>],
     warnings: &mut Vec<String>,
 ) -> Result<Vec<ColumnRule>, DatasetError> {
-    let (mut seen, mut path) = (SeenKeys::default(), Vec::new());
+    let (mut seen, mut path) = (SeenKeys::default(), &[][..]);
     for shard in shards {
-        path.clone_from(shard);
+        path = shard;
         if read_first_records(opening, shard, &mut seen)? > 0 {
             break;
         }
     }
-    let refuse =
-        |reason| DatasetError::BrokenFile { path: opening.storage.full_path(&path), reason };
-    if let Some(mut rules) = read_rules(opening.keys.fields.as_deref())? {
-        seen.settle(&mut rules).map_err(refuse)?;
-        return Ok(rules);
-    }
-    let (rules, left_out) = seen.infer();
-    if !left_out.is_empty() {
-        warnings.push(format!(
-            "features that no field was made of, since they are lists of bytes, empty, or not in each of the first \
-             records: {}; name them in dataset.fields",
-            left_out.join(", ")
-        ));
-    }
-    match rules.is_empty() {
-        true => {
-            Err(opening.request.no_samples("its first records have no features that can be read"))
-        }
-        false => Ok(rules),
-    }
+    let configured = read_rules(opening.keys.fields.as_deref())?;
+    examples::settle(opening, configured, (&seen, path), warnings)
 }
 
 /// Reads the first records of a file; returns their number.

@@ -218,14 +218,14 @@ fn lists_are_read_in_every_protocol_buffer_encoding() {
     assert_eq!(sample(&opened, 0).unwrap(), ["I64 [3]", "I64 [3]", "F32 [4]", "\"\""]);
     let mut read = Vec::new();
     let data = record.concat();
-    super::example::features(&data, |key, feature| {
+    crate::examples::features(&data, |key, feature| {
         let mut numbers = Vec::new();
         feature.integers(|number| numbers.push(number)).ok();
         let floats = feature.floats();
         let floats =
             floats.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
         let floats: Vec<_> =
-            floats.filter(|_| feature.kind == Some(super::example::Kind::Floats)).collect();
+            floats.filter(|_| feature.kind == Some(crate::examples::Kind::Floats)).collect();
         read.push((String::from_utf8_lossy(key).into_owned(), feature.count, numbers, floats));
     })
     .unwrap();

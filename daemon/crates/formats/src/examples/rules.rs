@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use forebay_keys::{ConfigError, Located};
 use forebay_protocol::tensor::DType;
 
-use super::example::{Fault, Feature, Kind, features};
+use super::message::{Fault, Feature, Kind, features};
 use crate::columns::{self, ColumnRule, Source};
 use crate::fields::{Form, Missing, begins_as_picture, is_free};
 use forebay_dataset::{ArrayValue, Defect, FieldValue};
@@ -15,7 +15,7 @@ use forebay_dataset::{ArrayValue, Defect, FieldValue};
 ///
 /// # Errors
 /// The error has the key and the line.
-pub(super) fn read_rules(
+pub(crate) fn read_rules(
     fields: Option<&[(String, Located)]>,
 ) -> Result<Option<Vec<ColumnRule>>, ConfigError> {
     let rules = columns::read_rules(fields, Source::Names)?;
@@ -56,17 +56,17 @@ struct Seen {
 
 /// The keys of the first records.
 #[derive(Debug, Default)]
-pub(super) struct SeenKeys {
+pub(crate) struct SeenKeys {
     keys: BTreeMap<String, Seen>,
     records: usize,
 }
 
 impl SeenKeys {
-    /// Adds a record.
+    /// Adds an Example.
     ///
     /// # Errors
     /// The record is not an Example.
-    pub(super) fn add(&mut self, example: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn add(&mut self, example: &[u8]) -> Result<(), Fault> {
         self.records += 1;
         // If a key occurs twice, the last one counts.
         let mut last = BTreeMap::new();
@@ -75,28 +75,42 @@ impl SeenKeys {
         })?;
         for (key, feature) in last {
             let Ok(key) = std::str::from_utf8(key) else { continue };
-            let new = Seen {
-                kind: None,
-                is_mixed: false,
-                records: 0,
-                counts: (usize::MAX, 0),
-                are_pictures: true,
-                are_texts: true,
-                are_empty: true,
-            };
-            let seen = self.keys.entry(key.to_owned()).or_insert(new);
-            let before = seen.kind;
-            seen.kind = feature.kind.or(before);
-            seen.is_mixed |= before.is_some() && seen.kind != before;
-            seen.records += 1;
-            seen.counts = (seen.counts.0.min(feature.count), seen.counts.1.max(feature.count));
-            if let Some(bytes) = feature.bytes() {
-                seen.are_pictures &= begins_as_picture(bytes);
-                seen.are_texts &= is_text(bytes);
-                seen.are_empty &= bytes.is_empty();
-            }
+            self.note(key, feature.kind, feature.count, feature.bytes());
         }
         Ok(())
+    }
+
+    /// Adds a record that is one value, as the value of a key.
+    pub(crate) fn add_whole(&mut self, key: &str, record: &[u8]) {
+        self.records += 1;
+        self.note(key, Some(Kind::Bytes), 1, Some(record));
+    }
+
+    fn note(&mut self, key: &str, kind: Option<Kind>, count: usize, bytes: Option<&[u8]>) {
+        let new = Seen {
+            kind: None,
+            is_mixed: false,
+            records: 0,
+            counts: (usize::MAX, 0),
+            are_pictures: true,
+            are_texts: true,
+            are_empty: true,
+        };
+        let seen = self.keys.entry(key.to_owned()).or_insert(new);
+        let before = seen.kind;
+        seen.kind = kind.or(before);
+        seen.is_mixed |= before.is_some() && seen.kind != before;
+        seen.records += 1;
+        seen.counts = (seen.counts.0.min(count), seen.counts.1.max(count));
+        if let Some(bytes) = bytes {
+            seen.are_pictures &= begins_as_picture(bytes);
+            seen.are_texts &= is_text(bytes);
+            seen.are_empty &= bytes.is_empty();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     fn form(&self, seen: &Seen) -> Option<Form> {
@@ -117,7 +131,7 @@ impl SeenKeys {
     ///
     /// # Errors
     /// No record has the keys of a field, or their values are unsupported.
-    pub(super) fn settle(&self, rules: &mut [ColumnRule]) -> Result<(), String> {
+    pub(crate) fn settle(&self, rules: &mut [ColumnRule]) -> Result<(), String> {
         for ColumnRule { rule, has_form, .. } in rules {
             let found = rule.from.iter().find_map(|key| self.keys.get(key));
             let Some(seen) = found else {
@@ -150,7 +164,7 @@ impl SeenKeys {
 
     /// Infers a field for each key: a single key with images is `image`, a single integer whose key ends in `label` is
     /// `label`, others keep their keys. Also returns the keys without a field.
-    pub(super) fn infer(&self) -> (Vec<ColumnRule>, Vec<String>) {
+    pub(crate) fn infer(&self) -> (Vec<ColumnRule>, Vec<String>) {
         let form = |key: &str| self.keys.get(key).and_then(|seen| self.form(seen));
         let single = |name: &str, test: &dyn Fn(&str) -> bool| -> Option<&String> {
             let mut all = self.keys.keys().filter(|key| test(key));
@@ -194,7 +208,7 @@ fn is_text(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The record is not an Example.
-pub(super) fn find<'a>(
+pub(crate) fn find<'a>(
     rules: &[ColumnRule],
     example: &'a [u8],
 ) -> Result<Vec<Option<Feature<'a>>>, Fault> {
@@ -218,11 +232,26 @@ fn float(bytes: Cow<'_, [u8]>) -> FieldValue<'_> {
     FieldValue::Array(ArrayValue::scalar(DType::F32, bytes))
 }
 
+/// The value of a field of bytes.
+///
+/// # Errors
+/// A required value is missing or malformed.
+pub(crate) fn bytes_value<'a>(
+    rule: &ColumnRule,
+    bytes: Option<&'a [u8]>,
+) -> Result<FieldValue<'a>, Defect> {
+    match rule.value(bytes)? {
+        #[expect(clippy::cast_possible_truncation, reason = "as TensorFlow has them")]
+        FieldValue::Float(value) => Ok(float((value as f32).to_le_bytes().to_vec().into())),
+        value => Ok(value),
+    }
+}
+
 /// The value of a field.
 ///
 /// # Errors
 /// A required value is missing or malformed.
-pub(super) fn value<'a>(
+pub(crate) fn value<'a>(
     rule: &ColumnRule,
     feature: Option<Feature<'a>>,
 ) -> Result<FieldValue<'a>, Defect> {
@@ -243,11 +272,7 @@ pub(super) fn value<'a>(
         Ok(FieldValue::Array(ArrayValue::new(dtype, vec![feature.count as u64], bytes)))
     };
     match (kind, rule.rule.form) {
-        (Kind::Bytes, _) => match rule.value(feature.bytes())? {
-            #[expect(clippy::cast_possible_truncation, reason = "as TensorFlow has them")]
-            FieldValue::Float(value) => Ok(float((value as f32).to_le_bytes().to_vec().into())),
-            value => Ok(value),
-        },
+        (Kind::Bytes, _) => bytes_value(rule, feature.bytes()),
         (Kind::Floats, Form::Array) => array(DType::F32, feature.floats()),
         (Kind::Floats, Form::Float) => Ok(float(feature.floats())),
         (Kind::Integers, Form::Array | Form::Integer | Form::Float) => {

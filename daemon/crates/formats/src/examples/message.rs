@@ -13,12 +13,14 @@
 
 use std::borrow::Cow;
 
+use forebay_storage::varint;
+
 /// The number and the wire type of a field.
 type Tag = (u64, u8);
 
 /// Why bytes are not an Example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// A message ends within a field, or a number is too long.
     CutOff,
     /// A field has another type than in TensorFlow.
@@ -28,7 +30,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const fn words(self) -> &'static str {
+    pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::CutOff => "it is no tf.train.Example: a message is cut off",
             Self::WrongType => "it is no tf.train.Example: a message has a field of another type",
@@ -45,17 +47,7 @@ const BYTES: u8 = 2;
 const FIXED32: u8 = 5;
 
 fn varint(rest: &mut &[u8]) -> Result<u64, Fault> {
-    let mut number = 0;
-    for shift in (0..70).step_by(7) {
-        let (byte, behind) = rest.split_first().ok_or(Fault::CutOff)?;
-        *rest = behind;
-        // Bits beyond 64 are dropped, as in protocol buffers.
-        number |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
-        if byte & 0x80 == 0 {
-            return Ok(number);
-        }
-    }
-    Err(Fault::CutOff)
+    varint::take(rest).ok_or(Fault::CutOff)
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: u64) -> Result<&'a [u8], Fault> {
@@ -86,11 +78,23 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<(Tag, &'a [u8]), Fault> {
     Ok(((number, form), value))
 }
 
+/// The numbers of a message's first fields, 0 where there is none; `None`: it is no message of numbers.
+pub(crate) fn numbers<const N: usize>(message: &[u8]) -> Option<[u64; N]> {
+    let (mut rest, mut numbers) = (message, [0; N]);
+    while !rest.is_empty() {
+        let ((number, form), mut value) = field(&mut rest).ok()?;
+        let place = usize::try_from(number).ok()?.checked_sub(1);
+        let Some(found) = place.and_then(|place| numbers.get_mut(place)) else { continue };
+        *found = varint::take(&mut value).filter(|_| form == VARINT)?;
+    }
+    Some(numbers)
+}
+
 /// Calls `visit` with each key and its feature.
 ///
 /// # Errors
 /// The bytes are not an Example.
-pub(super) fn features<'a>(
+pub(crate) fn features<'a>(
     example: &'a [u8],
     mut visit: impl FnMut(&'a [u8], Feature<'a>),
 ) -> Result<(), Fault> {
@@ -132,7 +136,7 @@ fn entry_of(entry: &[u8]) -> Result<(&[u8], Feature<'_>), Fault> {
 
 /// The kinds of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Bytes,
     Floats,
     Integers,
@@ -140,12 +144,12 @@ pub(super) enum Kind {
 
 /// One feature: a list of values of one kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Feature<'a> {
+pub(crate) struct Feature<'a> {
     /// `None`: the feature has no list.
-    pub(super) kind: Option<Kind>,
+    pub(crate) kind: Option<Kind>,
     /// The message from the first list of its kind on.
     lists: &'a [u8],
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 impl<'a> Feature<'a> {
@@ -207,7 +211,7 @@ impl<'a> Feature<'a> {
     }
 
     /// The first bytes value.
-    pub(super) fn bytes(&self) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&self) -> Option<&'a [u8]> {
         let mut first = None;
         let _ = self.runs(|run| {
             first = first.or(Some(run));
@@ -217,7 +221,7 @@ impl<'a> Feature<'a> {
     }
 
     /// The bytes of the floats, little endian: borrowed if they are one run, otherwise concatenated.
-    pub(super) fn floats(&self) -> Cow<'a, [u8]> {
+    pub(crate) fn floats(&self) -> Cow<'a, [u8]> {
         let mut floats = Cow::Borrowed(&[][..]);
         let _ = self.runs(|run| {
             match floats.is_empty() {
@@ -233,7 +237,7 @@ impl<'a> Feature<'a> {
     ///
     /// # Errors
     /// A number is too long.
-    pub(super) fn integers(&self, mut visit: impl FnMut(i64)) -> Result<(), Fault> {
+    pub(crate) fn integers(&self, mut visit: impl FnMut(i64)) -> Result<(), Fault> {
         self.runs(|mut run| {
             while !run.is_empty() {
                 visit(varint(&mut run)?.cast_signed());
@@ -243,7 +247,7 @@ impl<'a> Feature<'a> {
     }
 
     /// The memory that reading it as an array allocates.
-    pub(super) fn unpacked_bytes(&self) -> u64 {
+    pub(crate) fn unpacked_bytes(&self) -> u64 {
         match self.kind {
             Some(Kind::Integers) => 8 * self.count as u64,
             // Packed floats are used in place.

@@ -1,0 +1,223 @@
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use forebay_keys::Section;
+use forebay_synth::array_record::{Compression, file};
+use forebay_synth::tfrecord::{Values, example};
+
+use super::footer::Chunks;
+use crate::conformance;
+use crate::indexed::Format;
+use crate::testing::{EVERYWHERE, config_for, names, own_keys, sample, write_aged};
+use crate::{open, recognize};
+use forebay_dataset::{DatasetError, OpenOptions, Opened};
+use forebay_index::window::{InMemory, WindowSize};
+
+fn compress(bytes: &[u8]) -> Vec<u8> {
+    zstd::bulk::compress(bytes, 3).unwrap()
+}
+
+const ZSTD: Option<Compression> = Some(Compression { name: b'z', compress });
+
+fn record(number: usize) -> Vec<u8> {
+    let image = [&[0xff, 0xd8, 0xff][..], &vec![u8::try_from(number).unwrap(); number]].concat();
+    let (label, text) = (i64::try_from(number).unwrap(), format!("text {number}"));
+    example(&[
+        ("image", Values::Bytes(&[&image])),
+        ("label", Values::Integers(&[-label])),
+        ("text", Values::Bytes(&[text.as_bytes()])),
+        ("pair", Values::Integers(&[label, -label])),
+    ])
+}
+
+fn write(root: &Path, count: usize, together: usize, compression: Option<Compression>) -> PathBuf {
+    let records: Vec<_> = (0..count).map(record).collect();
+    for (place, records) in records.chunks(count.div_ceil(3)).enumerate() {
+        let name = format!("sub/train.array_record-{place:05}-of-00003");
+        write_aged(&root.join(name), &file(records, together, compression));
+    }
+    root.to_owned()
+}
+
+#[test]
+fn files_conform_on_disk_and_behind_urls() {
+    let makes: [fn(&Path, usize) -> PathBuf; 3] = [
+        |root, count| write(root, count, 1, None),
+        |root, count| write(root, count, 1, ZSTD),
+        |root, count| write(root, count, 5, ZSTD),
+    ];
+    for make in makes {
+        for open in EVERYWHERE {
+            let (name, has_names, refuses_cuts) = ("arrayrecord", true, true);
+            conformance::run(&conformance::Format { open, name, make, has_names, refuses_cuts });
+        }
+    }
+}
+
+fn open_with(path: &Path, own: Section) -> Result<Opened, DatasetError> {
+    let mut config = config_for("arrayrecord", path);
+    config.own = own;
+    let data = path.ancestors().find(|folder| folder.ends_with("data")).unwrap();
+    config.index = Some(data.with_extension("index"));
+    open(&config, OpenOptions::default())
+}
+
+/// A file with these records.
+fn file_of(records: &[Vec<u8>]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data/a.arrayrecord");
+    write_aged(&path, &file(records, 2, None));
+    (folder, path)
+}
+
+#[test]
+fn files_are_recognized_by_name() {
+    for (name, is_one) in [
+        ("a.array_record", true),
+        ("x/a.ArrayRecord", true),
+        ("mnist-train.array_record-00000-of-00001", true),
+        ("train.arrayrecord-{00000..00003}-of-00004", true),
+        ("train-00000-of-01024", false),
+        ("a.tfrecord-00000-of-00001", false),
+        ("array_record", false),
+    ] {
+        assert_eq!(super::ArrayRecord::reads(name.as_bytes()), is_one, "{name}");
+    }
+    let (_folder, path) = file_of(&[record(1)]);
+    let config = config_for("auto", path.parent().unwrap());
+    assert_eq!(recognize(&config, OpenOptions::default()).unwrap(), "arrayrecord");
+}
+
+#[test]
+fn examples_have_their_features_as_fields() {
+    let (_folder, path) = file_of(&(0..7).map(record).collect::<Vec<_>>());
+    let opened = open_with(&path, Section::default()).unwrap();
+    let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+    assert_eq!(fields, ["image", "label", "pair", "text"]);
+    assert_eq!(sample(&opened, 3).unwrap(), ["image 6", "-3", "I64 [2]", "\"text 3\""]);
+    assert_eq!(names(&opened)[6], "a.arrayrecord/6");
+}
+
+#[test]
+fn records_that_are_no_examples_are_one_value() {
+    let texts = [b"one".to_vec(), b"two \xc3\xbc".to_vec(), Vec::new()];
+    let (_folder, path) = file_of(&texts);
+    let opened = open_with(&path, Section::default()).unwrap();
+    assert_eq!(opened.dataset.fields()[0].name, "record");
+    assert_eq!(
+        [0, 1, 2].map(|id| sample(&opened, id).unwrap().concat()),
+        ["\"one\"", "\"two ü\"", "\"\""]
+    );
+    let pictures = [0, 1].map(|number| [&[0xff, 0xd8, 0xff][..], &vec![number; 4]].concat());
+    let (_folder, path) = file_of(&pictures);
+    let opened = open_with(&path, Section::default()).unwrap();
+    assert_eq!(opened.dataset.fields()[0].name, "image");
+    // By name and form.
+    let keys = own_keys(
+        "dataset.records = \"values\"\n[dataset.fields]\nraw = { from = \"record\", as = \"bytes\" }",
+    );
+    let opened = open_with(&path, keys).unwrap();
+    assert_eq!(sample(&opened, 1).unwrap(), ["[255, 216, 255, 1, 1, 1, 1]"]);
+    for (keys, expected) in [
+        (
+            "[dataset.fields]\nimage = { from = \"image\", as = \"image\" }",
+            "the value is \"record\"",
+        ),
+        ("dataset.records = \"examples\"", "its record 0: it is no tf.train.Example"),
+    ] {
+        let refused = open_with(&path, own_keys(keys)).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn records_across_blocks_are_read() {
+    let long: Vec<u8> =
+        (0..200_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let records = [record(1), example(&[("text", Values::Bytes(&[&long]))]), record(2)];
+    for compression in [None, ZSTD] {
+        for together in [1, 2, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("data/a.arrayrecord");
+            write_aged(&path, &file(&records, together, compression));
+            let fields = "[dataset.fields]\ntext = { from = \"text\", as = \"bytes\" }";
+            let opened = open_with(&path, own_keys(fields)).unwrap();
+            assert_eq!(sample(&opened, 1).unwrap(), [format!("{long:?}")]);
+            assert_eq!(sample(&opened, 2).unwrap(), [format!("{:?}", b"text 2")]);
+        }
+    }
+}
+
+#[test]
+fn damage_is_refused_or_a_bad_sample() {
+    let records: Vec<_> = (0..5).map(record).collect();
+    for (together, compression) in [(1, None), (1, ZSTD), (2, None), (2, ZSTD)] {
+        let good = file(&records, together, compression);
+        let chunks = |bytes: &[u8]| -> Result<Vec<Vec<u8>>, String> {
+            let source = InMemory(bytes);
+            let mut chunks =
+                Chunks::of(&source, WindowSize::LOCAL).map_err(|error| error.to_string())?;
+            let (mut found, mut unpacked) = (Vec::new(), Vec::new());
+            while let Some(chunk) = chunks.next().map_err(|error| error.to_string())? {
+                let start = usize::try_from(chunk.place.offset).unwrap();
+                let stored = &bytes[start..start + usize::try_from(chunk.place.bytes).unwrap()];
+                chunk.unpack(stored, &mut unpacked)?;
+                found.extend(chunk.records.iter().map(|record| {
+                    let [start, bytes] =
+                        [record.offset, record.bytes].map(|n| usize::try_from(n).unwrap());
+                    unpacked[start..start + bytes].to_vec()
+                }));
+            }
+            Ok(found)
+        };
+        assert_eq!(chunks(&good).unwrap(), records);
+        let mut refused = 0;
+        for place in (0..1500).chain(good.len() - (64 << 10)..good.len() - (64 << 10) + 300) {
+            let mut bytes = good.clone();
+            bytes[place] ^= 0x10;
+            match chunks(&bytes) {
+                Ok(found) => assert_eq!(found, records, "{place}"),
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 500, "{refused}");
+        for end in [0, 100, 64 << 10, good.len() - 1] {
+            let refused = chunks(&good[..end]).unwrap_err();
+            assert!(refused.contains("is cut off"), "{refused}");
+        }
+    }
+}
+
+/// A file that the format's own writer wrote.
+fn written(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/arrayrecord");
+    let packed = std::fs::File::open(fixtures.join(name).with_extension("arrayrecord.gz")).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data/a.arrayrecord");
+    write_aged(&path, &bytes);
+    (folder, path)
+}
+
+#[test]
+fn files_of_the_own_writer_are_read() {
+    for name in ["alone", "plain", "together", "brotli", "snappy"] {
+        let (_folder, path) = written(name);
+        let opened = open_with(&path, Section::default()).unwrap();
+        let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+        assert_eq!(fields, ["label", "line", "score", "text"], "{name}");
+        for number in 0..7_u64 {
+            let expected = [
+                format!("{}", -number.cast_signed()),
+                "F32 [3]".to_owned(),
+                format!("{} F32", number as f64 / 4.0),
+                format!("{:?}", "ü".repeat(usize::try_from(number).unwrap())),
+            ];
+            assert_eq!(sample(&opened, number).unwrap(), expected, "{name}");
+        }
+    }
+    let (_folder, path) = written("transposed");
+    let refused = open_with(&path, Section::default()).unwrap_err().to_string();
+    assert!(refused.contains("without the option \"transpose\""), "{refused}");
+}
