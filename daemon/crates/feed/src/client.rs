@@ -11,6 +11,7 @@
 //! The engine's thread chooses the feeder of a row under a short lock ([`table`]); a connection's task sends the
 //! requests ([`connection`]).
 
+mod answer;
 mod connection;
 mod table;
 
@@ -23,6 +24,7 @@ use forebay_observe::SupplyReport;
 use tokio::sync::Notify;
 
 use self::table::Table;
+use crate::buffers::Buffers;
 use crate::discovery::{Discovery, Sources, look_up};
 use crate::spread::choose;
 use crate::ticket::{IdentityDigest, digest_of};
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) allow_plain: bool,
     /// Bytes of answers that a feeder may send ahead: the plan of memory has them.
     pub(crate) window: u32,
+    /// The memory of answers.
+    pub(crate) buffers: Arc<Buffers>,
     ends: Notify,
 }
 
@@ -102,6 +106,7 @@ impl Feeders {
             tls,
             allow_plain,
             window: u32::try_from(feeder_window(most)).unwrap_or(u32::MAX),
+            buffers: Arc::default(),
             ends: Notify::new(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -111,7 +111,7 @@ pub(crate) enum FailureKind {
 }
 
 /// What a feeder says of a stream, as JSON in [`FlightInfo::metadata`].
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StreamInfo {
     /// The stream's name there.
     pub(crate) stream: String,

@@ -19,6 +19,7 @@ use tonic::client::Grpc;
 use tonic::{Code, Request, Status};
 
 use crate::client::Shared;
+use crate::client::answer::Asks;
 use crate::client::table::ToSend;
 use crate::codec::Messages;
 use crate::discovery::Feeder;
@@ -82,11 +83,12 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
         let origin = http::Uri::builder().scheme("http").authority(authority).path_and_query("/");
         let origin = origin.build().map_err(|error| error.to_string())?;
         let most = shared.row_bytes.saturating_add(BESIDE_BYTES);
-        let calls = Grpc::with_origin(Channel(sender), origin).max_decoding_message_size(most);
-        let info = ask_info(shared, calls.clone()).await?;
-        Ok::<_, String>((calls, driver, info))
+        let buffers = Arc::clone(&shared.buffers);
+        let asks = Asks { sender, origin, most, buffers };
+        let info = ask_info(shared, &asks).await?;
+        Ok::<_, String>((asks, driver, info))
     };
-    let (calls, driver, info) = match tokio::time::timeout(CONNECT, opened).await {
+    let (asks, driver, info) = match tokio::time::timeout(CONNECT, opened).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(reason)) => return (false, reason),
         Err(_) => return (false, format!("no answer within {} s", CONNECT.as_secs())),
@@ -98,11 +100,10 @@ async fn serve(shared: &Arc<Shared>, feeder: &Feeder, key: u64) -> (bool, String
     }
     tracing::info!(feeder = %feeder.address, host = &*feeder.host, cores = info.cores, "a feeder serves");
     shared.wake_engine();
-    send_all(shared, key, calls, driver, requests).await
+    send_all(shared, key, asks, driver, requests).await
 }
 
 type Driver = Pin<Box<dyn Future<Output = Result<(), hyper::Error>> + Send>>;
-type Calls = Grpc<Channel>;
 
 async fn connect(shared: &Shared, feeder: &Feeder) -> Result<(SendRequest<Body>, Driver), String> {
     let Feeder { address, host } = feeder;
@@ -140,7 +141,8 @@ async fn connect(shared: &Shared, feeder: &Feeder) -> Result<(SendRequest<Body>,
 }
 
 /// Compares identities.
-async fn ask_info(shared: &Shared, mut calls: Calls) -> Result<StreamInfo, String> {
+async fn ask_info(shared: &Shared, asks: &Asks) -> Result<StreamInfo, String> {
+    let mut calls = Grpc::with_origin(Channel(asks.sender.clone()), asks.origin.clone());
     let command = format!("{}\n{}", shared.stream, shared.identity);
     let wanted = FlightDescriptor { kind: COMMAND, command: command.into(), path: Vec::new() };
     let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/GetFlightInfo");
@@ -181,7 +183,7 @@ fn whole(error: &hyper::Error) -> String {
 async fn send_all(
     shared: &Arc<Shared>,
     key: u64,
-    calls: Calls,
+    asks: Asks,
     mut driver: tokio::task::JoinHandle<Result<(), hyper::Error>>,
     mut requests: mpsc::UnboundedReceiver<ToSend>,
 ) -> (bool, String) {
@@ -193,7 +195,7 @@ async fn send_all(
             request = requests.recv(), if is_open => match request {
                 Some(request) => {
                     let unanswered = Arc::clone(&unanswered);
-                    under_way.spawn(ask(Arc::clone(shared), key, calls.clone(), (request, unanswered)));
+                    under_way.spawn(ask(Arc::clone(shared), key, asks.clone(), (request, unanswered)));
                 }
                 // It was set aside, or is no longer listed.
                 None => is_open = false,
@@ -250,12 +252,12 @@ impl Unanswered {
 async fn ask(
     shared: Arc<Shared>,
     key: u64,
-    calls: Calls,
+    asks: Asks,
     (request, unanswered): (ToSend, Arc<Unanswered>),
 ) -> Result<bool, String> {
     let begun = tokio::time::Instant::now();
     let has_rows = tokio::select! {
-        answered = ask_for(&shared, key, calls, (&request, &unanswered)) => answered?,
+        answered = ask_for(&shared, key, asks, (&request, &unanswered)) => answered?,
         () = until_unwanted(&request) => false,
     };
     // Its rows were made elsewhere, or it had no place for them: each request is in order, all of them together are not.
@@ -277,7 +279,7 @@ async fn until_unwanted(request: &ToSend) {
 async fn ask_for(
     shared: &Arc<Shared>,
     key: u64,
-    mut calls: Calls,
+    mut asks: Asks,
     (request, unanswered): (&ToSend, &Unanswered),
 ) -> Result<bool, String> {
     let ticket = ticket::Ticket {
@@ -285,16 +287,13 @@ async fn ask_for(
         is_urgent: request.is_urgent,
         rows: request.rows.clone(),
     };
-    let path = PathAndQuery::from_static("/arrow.flight.protocol.FlightService/DoGet");
-    if calls.ready().await.is_err() {
+    if asks.sender.ready().await.is_err() {
         // It drains, or the connection is lost: the rows come back to the engine.
         shared.table().waits(key, Some(DRAINS.to_owned()));
         return Ok(false);
     }
-    let codec = Messages::<Ticket, FlightData>::default();
-    let wanted = Request::new(Ticket { ticket: ticket.to_bytes().into() });
-    let answer = match calls.server_streaming(wanted, path, codec).await {
-        Ok(answer) => answer,
+    let mut messages = match asks.rows(&Ticket { ticket: ticket.to_bytes().into() }).await {
+        Ok(messages) => messages,
         // The rows come back to the engine.
         Err(status) if status.code() == Code::ResourceExhausted => {
             tokio::time::sleep(REFUSED).await;
@@ -306,11 +305,10 @@ async fn ask_for(
         }
         Err(status) => return Err(explained(&status)),
     };
-    let mut messages = answer.into_inner();
     // By row: whether it has an answer.
     let mut answered = vec![false; request.rows.len()];
     loop {
-        let next = tokio::time::timeout(STALLED, messages.message()).await;
+        let next = tokio::time::timeout(STALLED, messages.next()).await;
         let Ok(next) = next else {
             return Err(format!("it sent nothing for {} s", STALLED.as_secs()));
         };

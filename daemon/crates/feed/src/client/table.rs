@@ -92,13 +92,23 @@ impl Known {
     }
 
     fn room(&self) -> usize {
+        self.room_within(self.window)
+    }
+
+    /// The room for rows that another feeder has had for too long: a request more than the window. Otherwise rows that are
+    /// made ahead would take all of it, and the oldest batch would wait for them.
+    fn room_for_overdue(&self) -> usize {
+        self.room_within(self.window + self.most_rows)
+    }
+
+    fn room_within(&self, window: usize) -> usize {
         if !self.is_serving() {
             return 0;
         }
         // It refuses more requests than it takes at a time, however few rows they have.
         let requests = self.most_requests.saturating_sub(self.requests);
         let unsent = (requests * self.most_rows).saturating_sub(self.placed);
-        self.window.saturating_sub(self.outstanding).min(unsent)
+        window.saturating_sub(self.outstanding).min(unsent)
     }
 
     fn most_window(&self) -> usize {
@@ -148,11 +158,12 @@ impl Table {
         Some(chosen)
     }
 
-    /// A serving feeder with room besides one.
+    /// A serving feeder with room for an overdue row besides the one that has it.
     pub(super) fn place_besides(&mut self, first: u64) -> Option<usize> {
         let others = self.known.iter().enumerate().filter(|(_, known)| known.key != first);
-        let (chosen, room) =
-            others.map(|(place, known)| (place, known.room())).max_by_key(|one| one.1)?;
+        let (chosen, room) = others
+            .map(|(place, known)| (place, known.room_for_overdue()))
+            .max_by_key(|one| one.1)?;
         (room > 0).then(|| {
             self.known[chosen].place();
             chosen
@@ -310,4 +321,32 @@ impl Table {
 fn drop_later(unsent: ToSend) {
     // On the connection's runtime nothing holds the lock while it waits.
     std::thread::spawn(move || drop(unsent));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overdue_rows_exceed_the_window_of_another_feeder_by_one_request() {
+        let feeders = [1, 2].map(|host| Feeder {
+            address: ([127, 0, 0, host], 9461).into(),
+            host: "feeders".into(),
+        });
+        let mut table = Table::default();
+        table.follow(&feeders);
+        let keys = feeders.each_ref().map(feeder_key);
+        let info = StreamInfo { cores: 1, rows: 4, requests: 16, ..StreamInfo::default() };
+        let queues = keys.map(|key| {
+            let (queue, requests) = mpsc::unbounded_channel();
+            assert!(table.serves(key, &info, queue));
+            requests
+        });
+        // Rows that are made ahead fill both windows: two requests each.
+        assert_eq!(std::iter::from_fn(|| table.place(7)).count(), 2 * 8);
+        assert_eq!(table.room(), 0);
+        let overdue: Vec<_> = std::iter::from_fn(|| table.place_besides(keys[0])).collect();
+        assert_eq!(overdue, [1; 4]);
+        drop(queues);
+    }
 }
