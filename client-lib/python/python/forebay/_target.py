@@ -179,7 +179,20 @@ def _refuse_keys_of_files(keys: Mapping[str, Any]) -> None:
 
 
 # Suffixes of files with samples, and of lists of them.
-_OF_DATA = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".tar", ".bin", ".npy", ".npz", ".tfrecord", ".array_record")
+_OF_DATA = (
+    ".csv",
+    ".tsv",
+    ".jsonl",
+    ".json",
+    ".parquet",
+    ".arrow",
+    ".tar",
+    ".bin",
+    ".npy",
+    ".npz",
+    ".tfrecord",
+    ".array_record",
+)
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
 
 

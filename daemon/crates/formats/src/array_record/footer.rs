@@ -64,6 +64,9 @@ fn refuse_transposed(chunk: &[u8], at: u64) -> Result<(), String> {
     }
 }
 
+/// Records one after the other, and their sizes.
+type Unpacked = (Vec<u8>, Vec<u64>);
+
 /// The chunks of a file.
 pub(super) struct Chunks<'f> {
     window: Window<'f>,
@@ -223,7 +226,7 @@ fn read_footer(
     file: &dyn Bytes,
     (start, end): (u64, u64),
     stored: &mut Vec<u8>,
-) -> Result<Option<(Vec<u8>, Vec<u64>)>, DatasetError> {
+) -> Result<Option<Unpacked>, DatasetError> {
     let Some(most) = end.checked_sub(start) else { return Ok(None) };
     file.read(start, most.min(SIZES_BYTES), stored)?;
     let header = ChunkHeader::read(&riegeli::without_block_headers(stored, start));
@@ -240,7 +243,7 @@ fn read_footer(
 }
 
 /// The records of a chunk, and their sizes.
-fn read_chunk(stored: &[u8], offset: u64, header: ChunkHeader) -> Option<(Vec<u8>, Vec<u64>)> {
+fn read_chunk(stored: &[u8], offset: u64, header: ChunkHeader) -> Option<Unpacked> {
     let (mut records, place) = (Vec::new(), Extent { offset, bytes: stored.len() as u64 });
     let whole = usize::try_from(header.unpacked_bytes).ok()?;
     let is_whole = (CHUNK.codec)(place).unpack(stored, (whole, whole), &mut records);

@@ -108,7 +108,7 @@ fn records_that_are_no_examples_are_one_value() {
         [0, 1, 2].map(|id| sample(&opened, id).unwrap().concat()),
         ["\"one\"", "\"two ü\"", "\"\""]
     );
-    let pictures = [0, 1].map(|number| [&[0xff, 0xd8, 0xff][..], &vec![number; 4]].concat());
+    let pictures = [0, 1].map(|number| [&[0xff, 0xd8, 0xff][..], &[number; 4]].concat());
     let (_folder, path) = file_of(&pictures);
     let opened = open_with(&path, Section::default()).unwrap();
     assert_eq!(opened.dataset.fields()[0].name, "image");
