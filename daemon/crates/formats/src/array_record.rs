@@ -2,7 +2,7 @@
 //! `tf.train.Example`, or one value.
 //!
 //! A file ends with a list of its chunks ([`footer`]). A chunk has one record or several, which are compressed together
-//! ([`parts`](crate::parts)); a sample is one range of its file, so the shuffle is exact.
+//! ([`parts`]); a sample is one range of its file, so the shuffle is exact.
 
 mod footer;
 mod fuzzed;
