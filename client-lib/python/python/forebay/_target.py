@@ -192,6 +192,7 @@ _OF_DATA = (
     ".npz",
     ".tfrecord",
     ".array_record",
+    ".arrayrecord",
 )
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
 

@@ -40,7 +40,7 @@ pub use self::actors::supply::{
 pub use self::core::capture::{Recorded, begin_recording};
 pub use self::core::feeding::{FedRow, FedRows, FeedRequest, FeedSession};
 pub use self::core::memory::{
-    MemoryError, MemoryPlan, feeder_window, machine_memory_left, most_feeders,
+    FEEDER_BUFFER_BYTES, MemoryError, MemoryPlan, feeder_window, machine_memory_left, most_feeders,
 };
 pub use self::core::session::{Preparation, SENT_TO_CLIENT, Seek, SessionEnd, SessionTerms};
 pub use self::core::{

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use forebay_engine::FEEDER_BUFFER_BYTES;
 
 /// The buffers that are kept.
 const MOST: usize = 8;
-/// A larger one, of a single large row, is not kept.
-const MOST_BYTES: usize = 8 << 20;
+/// Their bytes together; a larger one, of a single large row, is not kept. The daemon's plan of memory has them.
+const MOST_BYTES: u64 = FEEDER_BUFFER_BYTES;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -52,7 +53,8 @@ impl Drop for Lent {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         let mut kept = self.buffers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MOST && bytes.capacity() <= MOST_BYTES {
+        let all: usize = kept.iter().chain([&bytes]).map(Vec::capacity).sum();
+        if kept.len() < MOST && all as u64 <= MOST_BYTES {
             kept.push(bytes);
         }
     }
@@ -82,7 +84,7 @@ mod tests {
         let kept: Vec<Bytes> = (0..20).map(|_| buffers.lend(Vec::with_capacity(10))).collect();
         drop(kept);
         assert_eq!(buffers.0.lock().unwrap().len(), MOST);
-        let large = buffers.take(MOST_BYTES + 1);
+        let large = buffers.take(usize::try_from(MOST_BYTES).unwrap() + 1);
         assert_eq!(buffers.0.lock().unwrap().len(), MOST - 1, "one made room");
         drop(buffers.lend(large));
         assert_eq!(buffers.0.lock().unwrap().len(), MOST - 1);

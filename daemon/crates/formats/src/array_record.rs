@@ -13,12 +13,12 @@ use forebay_storage::codec::Codec;
 use forebay_storage::riegeli;
 use serde::{Deserialize, Serialize};
 
-use self::footer::Chunks;
+use self::footer::{Chunks, slice};
 #[doc(hidden)]
 pub(super) use self::fuzzed::walk_for_fuzzing;
 use crate::columns::{ColumnRule, parse_rules};
 use crate::draft::{Draft, Seen};
-use crate::examples::{self, Examples, INFERRED_FROM, SeenKeys, rules};
+use crate::examples::{self, Examples, Fault, INFERRED_FROM, SeenKeys, features, rules};
 use crate::fields::{FieldsTable, rules_text};
 use crate::indexed::{Format, Opening, ShardFormat, ShardPlan, Take, fields_of, make_of_shards};
 use crate::parts::{self, PartKind, Parts, PartsRead};
@@ -73,6 +73,8 @@ const CHUNK: PartKind = PartKind {
     codec: |place| Codec::Riegeli {
         start: u16::try_from(place.offset % riegeli::BLOCK_BYTES).unwrap_or(0),
     },
+    // With its block headers, and without.
+    stored_copies: 2,
 };
 
 /// The fields of a dataset, as the index stores them.
@@ -90,6 +92,8 @@ pub(super) struct ArrayRecord {
     parts: Parts,
     /// Whether a chunk has several records.
     are_together: bool,
+    /// The length of the longest record.
+    longest_bytes: u64,
 }
 
 impl Format for ArrayRecord {
@@ -145,7 +149,14 @@ impl Format for ArrayRecord {
         let is_shared = are_together && request.options.by_blocks;
         let shared_limit = is_shared.then_some(request.config.limits.sample_bytes);
         let parts = Parts::new(CHUNK, index, shared_limit);
-        Some(Self { are_examples, examples: Examples { rules }, parts, are_together })
+        let longest_bytes = index.longest(0);
+        Some(Self {
+            are_examples,
+            examples: Examples { rules },
+            parts,
+            are_together,
+            longest_bytes,
+        })
     }
 
     fn needs_first(&self) -> bool {
@@ -184,7 +195,7 @@ impl Format for ArrayRecord {
     fn unpacked_bytes(&self, bytes: SampleBytes<'_>) -> u64 {
         match self.are_examples && self.needs_first() {
             // The numbers of a record have at least a byte each.
-            true => bytes.length_bytes().saturating_mul(8),
+            true => bytes.length_bytes().min(self.longest_bytes).saturating_mul(8),
             false => 0,
         }
     }
@@ -281,21 +292,24 @@ fn settle(
             break;
         }
     }
-    let refuse = |(number, reason): (usize, &str)| DatasetError::BrokenFile {
-        path: opening.storage.full_path(path),
-        reason: format!("its record {number}: {reason}"),
-    };
     let mut seen = SeenKeys::default();
-    let found =
-        records.iter().enumerate().try_for_each(|(number, record)| match seen.add(record) {
-            Ok(()) if !seen.is_empty() => Ok(()),
-            Ok(()) => Err((number, "it is no tf.train.Example: it has no features")),
-            Err(fault) => Err((number, fault.words())),
-        });
-    let are_examples = match opening.keys.records {
-        Some(RecordKind::Examples) => found.map(|()| true).map_err(refuse)?,
-        Some(RecordKind::Values) => false,
-        None => found.is_ok(),
+    let faults: Vec<_> = records.iter().map(|record| fault_of(record, &mut seen)).collect();
+    let fault = faults.iter().enumerate().find_map(|(number, fault)| Some((number, (*fault)?)));
+    let are_mixed =
+        faults.iter().any(Option::is_none) || fault.is_some_and(|(_, one)| one.is_sequence());
+    let are_examples = match (opening.keys.records, fault) {
+        (Some(RecordKind::Values), _) => false,
+        (_, None) => true,
+        (None, Some(_)) if !are_mixed => false,
+        (_, Some((number, fault))) => {
+            return Err(DatasetError::BrokenFile {
+                path: opening.storage.full_path(path),
+                reason: format!(
+                    "its record {number}: {}; if records are values of another kind, set dataset.records to \"values\"",
+                    fault.words()
+                ),
+            });
+        }
     };
     if !are_examples {
         seen = SeenKeys::default();
@@ -310,6 +324,17 @@ fn settle(
              is \"{WHOLE}\""
         ))),
         None => Ok(Rules { are_examples, rules }),
+    }
+}
+
+/// Why a record is no Example with features; otherwise it is added to those seen.
+fn fault_of(record: &[u8], seen: &mut SeenKeys) -> Option<Fault> {
+    let mut has_features = false;
+    let found = features(record, |_, _| has_features = true);
+    match found {
+        Ok(()) if has_features => seen.add(record).err(),
+        Ok(()) => Some(Fault::Empty),
+        Err(fault) => Some(fault),
     }
 }
 
@@ -333,11 +358,7 @@ fn first_records(
         }
         file.read(chunk.place.offset, chunk.place.bytes, &mut stored)?;
         chunk.unpack(&stored, &mut unpacked).map_err(|reason| file.fault(reason))?;
-        let record = |at: &Extent| {
-            let [offset, bytes] = [at.offset, at.bytes].map(|number| usize::try_from(number).ok());
-            unpacked.get(offset?..)?.get(..bytes?).map(<[u8]>::to_vec)
-        };
-        records.extend(first.iter().filter_map(record));
+        records.extend(first.iter().filter_map(|at| slice(&unpacked, *at).map(<[u8]>::to_vec)));
     }
     Ok(records)
 }

@@ -27,13 +27,15 @@ pub(crate) struct PartKind {
     pub(crate) remedy: &'static str,
     /// The compression of a part at a place in its file.
     pub(crate) codec: fn(Extent) -> Codec,
+    /// How often a part's stored bytes are in memory while it is unpacked.
+    pub(crate) stored_copies: u64,
 }
 
 /// The parts of a dataset.
 #[derive(Debug)]
 pub(crate) struct Parts {
     kind: PartKind,
-    /// The maximum memory to read a part: the part, its unpacked bytes, and as much again for a decoder's history.
+    /// The maximum memory to read a part: its stored bytes, its unpacked bytes, and as much again for a decoder's history.
     pub(crate) memory_bytes: u64,
     /// The limit of a sample, if samples share parts; `None`: each sample is read alone.
     pub(crate) shared_limit: Option<u64>,
@@ -66,7 +68,8 @@ impl PackedRecord {
 impl Parts {
     /// `shared_limit`: see the field.
     pub(crate) fn new(kind: PartKind, index: &ShardIndex, shared_limit: Option<u64>) -> Self {
-        let memory = index.longest(1).saturating_add(index.longest(2).saturating_mul(2));
+        let stored = index.longest(1).saturating_mul(kind.stored_copies);
+        let memory = stored.saturating_add(index.longest(2).saturating_mul(2));
         Self { kind, memory_bytes: memory.max(1), shared_limit }
     }
 
@@ -141,8 +144,9 @@ impl Parts {
                 firsts.push(id);
                 together.add(place.bytes, unpacked);
                 most_bytes = most_bytes.max(unpacked);
-                // The compressed part, and a decoder's history.
-                let scratch = place.bytes.saturating_add(unpacked).saturating_mul(1000);
+                // The stored part, and a decoder's history.
+                let stored = place.bytes.saturating_mul(self.kind.stored_copies);
+                let scratch = stored.saturating_add(unpacked).saturating_mul(1000);
                 scratch_per_thousand = scratch_per_thousand.max(scratch.div_ceil(unpacked.max(1)));
             }
         }

@@ -153,6 +153,7 @@ const FRAME: PartKind = PartKind {
     name: "zstd frame",
     remedy: "compression_level=\"sample\"",
     codec: |_| packed::CODEC,
+    stored_copies: 1,
 };
 
 impl<D: Description> Format for Records<D> {

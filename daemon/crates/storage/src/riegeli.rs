@@ -30,8 +30,6 @@ pub const RECORDS: u8 = b'r';
 pub const TRANSPOSED: u8 = b't';
 /// The most bytes of a varint.
 const VARINT_BYTES: usize = 10;
-/// What of a chunk is needed at most to know where its sizes end.
-pub const SIZES_HEAD_BYTES: usize = HEADER_BYTES + 1 + VARINT_BYTES;
 
 /// "Riegeli/records\n" twice.
 const KEY: Key = Key([
@@ -181,7 +179,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// How many bytes of a chunk end with its sizes, by its first [`SIZES_HEAD_BYTES`]; `None`: its data do not begin so.
+/// How many bytes of a chunk end with its sizes, by its beginning; `None`: its data do not begin so.
 #[must_use]
 pub fn sizes_end(chunk: &[u8]) -> Option<u64> {
     let (_, sizes, rest) = split_head(chunk.get(HEADER_BYTES..)?)?;
@@ -189,6 +187,7 @@ pub fn sizes_end(chunk: &[u8]) -> Option<u64> {
 }
 
 /// The sizes of a chunk's records, by its bytes up to [`sizes_end`] at least; `None`: they do not add up to all records.
+/// Their memory is that of the records which the header counts: the caller bounds these.
 #[must_use]
 pub fn record_sizes(chunk: &[u8]) -> Option<Vec<u64>> {
     let header = ChunkHeader::read(chunk)?;

@@ -36,6 +36,8 @@ const CARRIED_BYTES_PER_THREAD: u64 = 4 << 20;
 const SPARE_SHARE: u64 = 4;
 /// Bytes of answers of all feeders that may wait to be read.
 const FEEDER_BYTES: u64 = 128 << 20;
+/// Bytes of the buffers that are kept for messages of feeders.
+pub const FEEDER_BUFFER_BYTES: u64 = 16 << 20;
 /// The most of one feeder.
 const MAX_FEEDER_WINDOW: u64 = 16 << 20;
 /// More threads per core hide no more sleep.
@@ -135,10 +137,11 @@ pub fn most_feeders(feeders: &FeedersConfig) -> usize {
     if is_open { spread } else { spread.min(feeders.addresses.len()) }
 }
 
-/// The bytes of the answers of feeders that may wait to be read. Those that only the environment names are not planned.
+/// The bytes of the answers of feeders that may wait to be read, and of the buffers that they are read into. Those that only the environment names are not planned.
 fn feeder_bytes(feeders: &FeedersConfig) -> u64 {
     let count = most_feeders(feeders);
-    count as u64 * feeder_window(count)
+    let buffers = if count > 0 { FEEDER_BUFFER_BYTES } else { 0 };
+    count as u64 * feeder_window(count) + buffers
 }
 
 impl MemoryPlan {

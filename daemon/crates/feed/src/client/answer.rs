@@ -38,7 +38,10 @@ impl Asks {
     ///
     /// # Errors
     /// The feeder refuses, or the connection is lost.
-    pub(super) async fn rows(&mut self, ticket: &Ticket) -> Result<Messages<Incoming>, Status> {
+    pub(super) async fn rows(
+        &mut self,
+        ticket: &Ticket,
+    ) -> Result<AnswerMessages<Incoming>, Status> {
         let mut message = vec![0; HEAD_BYTES];
         let length = u32::try_from(ticket.encoded_len()).unwrap_or(u32::MAX);
         message[1..].copy_from_slice(&length.to_be_bytes());
@@ -55,12 +58,18 @@ impl Asks {
         headers.insert(TE, HeaderValue::from_static("trailers"));
         let answer = self.sender.send_request(request).await;
         let answer = answer.map_err(|error| Status::from_error(Box::new(error)))?;
-        refuse(Status::from_header_map(answer.headers()))?;
+        let status = Status::from_header_map(answer.headers());
+        // An answer of headers alone.
+        let has_ended = status.is_some();
+        refuse(status)?;
         match answer.status() {
             StatusCode::OK => {
-                Ok(Messages::new(answer.into_body(), self.most, Arc::clone(&self.buffers)))
+                let buffers = Arc::clone(&self.buffers);
+                let messages = AnswerMessages::new(answer.into_body(), self.most, buffers);
+                Ok(AnswerMessages { has_ended, ..messages })
             }
-            other => Err(Status::unknown(format!("it answered {other}"))),
+            // What answers is something else than a feeder: it is refused as one that has other rows.
+            other => Err(Status::failed_precondition(format!("it answered {other}"))),
         }
     }
 }
@@ -71,21 +80,22 @@ fn refuse(status: Option<Status>) -> Result<(), Status> {
 
 /// The messages of an answer.
 #[derive(Debug)]
-pub(super) struct Messages<B> {
+pub(super) struct AnswerMessages<B> {
     body: B,
     most: usize,
     buffers: Arc<Buffers>,
     /// What is left of the newest frame.
     frame: Bytes,
+    has_ended: bool,
 }
 
-impl<B> Messages<B>
+impl<B> AnswerMessages<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     fn new(body: B, most: usize, buffers: Arc<Buffers>) -> Self {
-        Self { body, most, buffers, frame: Bytes::new() }
+        Self { body, most, buffers, frame: Bytes::new(), has_ended: false }
     }
 
     /// The next message; `None`: the answer has ended.
@@ -133,6 +143,9 @@ where
 
     /// Waits for a frame with bytes. False: the answer has ended as it should.
     async fn next_frame(&mut self) -> Result<bool, Status> {
+        if self.has_ended {
+            return Ok(false);
+        }
         while let Some(frame) = self.body.frame().await {
             let frame = frame.map_err(|error| Status::from_error(Box::new(error)))?;
             match frame.into_data() {
@@ -144,6 +157,7 @@ where
                 Err(other) => {
                     let trailers = other.into_trailers().unwrap_or_default();
                     let status = Status::from_header_map(&trailers);
+                    self.has_ended = true;
                     return refuse(Some(status.unwrap_or_else(cut_off))).map(|()| false);
                 }
             }
@@ -194,7 +208,7 @@ mod tests {
         });
         let frames: Vec<Result<_, Infallible>> = pieces.chain(trailers).map(Ok).collect();
         let body = StreamBody::new(stream::iter(frames));
-        let mut messages = Messages::new(body, 1000, Arc::default());
+        let mut messages = AnswerMessages::new(body, 1000, Arc::default());
         let mut found = Vec::new();
         while let Some(message) = messages.next().await? {
             found.push(message);

@@ -95,7 +95,7 @@ impl Known {
         self.room_within(self.window)
     }
 
-    /// The room for rows that another feeder has had for too long: a request more than the window. Otherwise rows that are
+    /// The room for rows that another feeder has had for too long: as many more than the window as a request may have. Otherwise rows that are
     /// made ahead would take all of it, and the oldest batch would wait for them.
     fn room_for_overdue(&self) -> usize {
         self.room_within(self.window + self.most_rows)
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overdue_rows_exceed_the_window_of_another_feeder_by_one_request() {
+    fn overdue_rows_exceed_the_window_of_another_feeder_by_those_of_a_request() {
         let feeders = [1, 2].map(|host| Feeder {
             address: ([127, 0, 0, host], 9461).into(),
             host: "feeders".into(),

@@ -11,7 +11,7 @@
 use forebay_storage::riegeli::{self, ChunkHeader};
 
 use super::CHUNK;
-use crate::examples::numbers;
+use crate::examples::{message, numbers};
 use forebay_dataset::error::DatasetError;
 use forebay_index::shards::Extent;
 use forebay_index::window::{Bytes, MAX_PART_BYTES, Window, WindowSize};
@@ -22,10 +22,19 @@ const MAGIC: u64 = 0x7193_0e70_4fda_e05e;
 const POSTSCRIPT_BYTES: u64 = 1 << 10;
 /// The most bytes of a footer, stored or unpacked: those of fifty million chunks.
 const MAX_FOOTER_BYTES: u64 = 1 << 30;
+/// The most bytes of a chunk's entry in a footer, and of the footer's first record.
+const MAX_ENTRY_BYTES: u64 = 64;
+const MAX_DESCRIPTION_BYTES: u64 = 4 << 10;
+/// The most records of a postscript.
+const MAX_POSTSCRIPTS: u64 = 16;
+/// The most records of a chunk: each has a place in memory while their sizes are read.
+const MAX_RECORDS: u64 = 1 << 22;
 /// What records that cannot be compressed grow by in a chunk: this share of them, this many bytes, and as many each.
 const MAX_GROWTH_SHARE: u64 = 128;
 const MAX_GROWTH_BYTES: u64 = 1 << 10;
 const MAX_GROWTH_OF_EACH: u64 = 16;
+/// What of a chunk has its header, with a block header in it.
+const HEAD_BYTES: usize = 64;
 /// What of a chunk is read first for the sizes of its records.
 const SIZES_BYTES: u64 = 4 << 10;
 
@@ -46,7 +55,8 @@ impl Chunk {
     /// The chunk is damaged, or of another kind.
     pub(super) fn unpack(&self, stored: &[u8], unpacked: &mut Vec<u8>) -> Result<(), String> {
         let at = self.place.offset;
-        refuse_transposed(&riegeli::without_block_headers(stored, at), at)?;
+        let head = &stored[..stored.len().min(HEAD_BYTES)];
+        refuse_transposed(&riegeli::without_block_headers(head, at), at)?;
         let whole = usize::try_from(self.unpacked_bytes).unwrap_or(usize::MAX);
         match (CHUNK.codec)(self.place).unpack(stored, (whole, whole), unpacked) {
             true => Ok(()),
@@ -76,6 +86,8 @@ pub(super) struct Chunks<'f> {
     /// Where the footer begins.
     end: u64,
     next: Option<Listed>,
+    /// Whether a chunk of the file was compared with the list.
+    is_compared: bool,
 }
 
 /// A chunk as the footer lists it.
@@ -113,10 +125,16 @@ impl<'f> Chunks<'f> {
             file.fault(reason)
         })?;
         let mut records = extents(&sizes).into_iter();
-        // It describes how the file was written.
-        records.next();
+        let described = records.next().and_then(|first| described(slice(&footer, first)?));
+        if described.is_some_and(|chunks| chunks != records.len() as u64) {
+            return Err(file.fault(format!(
+                "its list at byte {end} has {} chunks, and says that it has {}: it is damaged; copy the file again",
+                records.len(),
+                described.unwrap_or(0)
+            )));
+        }
         let window = Window::new(file, size);
-        let mut chunks = Self { window, footer, records, end, next: None };
+        let mut chunks = Self { window, footer, records, end, next: None, is_compared: false };
         chunks.next = chunks.listed()?;
         Ok(chunks)
     }
@@ -145,10 +163,7 @@ impl<'f> Chunks<'f> {
     /// The next chunk of the list.
     fn listed(&mut self) -> Result<Option<Listed>, DatasetError> {
         let Some(record) = self.records.next() else { return Ok(None) };
-        let [start, bytes] = [record.offset, record.bytes]
-            .map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-        let record = self.footer.get(start..).and_then(|rest| rest.get(..bytes));
-        match record.and_then(numbers) {
+        match slice(&self.footer, record).and_then(numbers) {
             Some([offset, unpacked_bytes, records]) => {
                 Ok(Some(Listed { offset, unpacked_bytes, records }))
             }
@@ -158,29 +173,34 @@ impl<'f> Chunks<'f> {
 
     fn chunk(&mut self, listed: Listed, place: Extent) -> Result<Chunk, DatasetError> {
         let Listed { offset, unpacked_bytes, records } = listed;
-        if unpacked_bytes > MAX_PART_BYTES {
+        if unpacked_bytes > MAX_PART_BYTES || records > MAX_RECORDS {
             let reason = format!(
-                "a chunk unpacks to {unpacked_bytes} bytes, and at most {MAX_PART_BYTES} are read; write it with a smaller \
-                 group_size"
+                "a chunk has {records} records of {unpacked_bytes} bytes together, and at most {MAX_RECORDS} of \
+                 {MAX_PART_BYTES} are read; write it with a smaller group_size"
             );
             return Err(self.window.fault(offset, &reason));
         }
         let growth = unpacked_bytes / MAX_GROWTH_SHARE + MAX_GROWTH_BYTES;
         let plausible =
             (unpacked_bytes + growth).saturating_add(records.saturating_mul(MAX_GROWTH_OF_EACH));
-        // What pads it is less than a block.
+        // What pads it to the end of a block is a chunk, which can fill the next block.
         let plausible = riegeli::stored_bytes(offset, plausible);
-        if place.bytes > plausible.saturating_add(riegeli::BLOCK_BYTES) {
+        let most = plausible.saturating_add(2 * riegeli::BLOCK_BYTES);
+        // A chunk has a byte for each record at least.
+        if place.bytes > most || place.bytes < records {
             let reason = format!(
-                "a chunk of {unpacked_bytes} bytes has {} in the file: the list of chunks is damaged; copy the file again",
+                "a chunk of {records} records of {unpacked_bytes} bytes together has {} in the file: the list of chunks is \
+                 damaged; copy the file again",
                 place.bytes
             );
             return Err(self.window.fault(offset, &reason));
         }
+        // In a file of single records one is compared, in any other all are.
         let records = match records {
-            1 => vec![Extent { offset: 0, bytes: unpacked_bytes }],
+            1 if self.is_compared => vec![Extent { offset: 0, bytes: unpacked_bytes }],
             _ => extents(&self.sizes(listed, place)?),
         };
+        self.is_compared = true;
         Ok(Chunk { place, unpacked_bytes, records })
     }
 
@@ -211,10 +231,10 @@ impl<'f> Chunks<'f> {
 /// The offset of the footer, by the last block; `None`: it is not one of `ArrayRecord`.
 fn postscript(stored: &[u8], last: u64) -> Option<u64> {
     let header = ChunkHeader::read(&riegeli::without_block_headers(stored, last))?;
-    let is_small = header.unpacked_bytes <= POSTSCRIPT_BYTES;
+    let is_small = header.unpacked_bytes <= POSTSCRIPT_BYTES && header.records <= MAX_POSTSCRIPTS;
     // It is stored several times.
     let (records, sizes) = is_small.then(|| read_chunk(stored, last, header)).flatten()?;
-    let [offset, magic] = numbers(records.get(..usize::try_from(*sizes.first()?).ok()?)?)?;
+    let [offset, magic] = numbers(slice(&records, *extents(&sizes).first()?)?)?;
     (magic == MAGIC).then_some(offset)
 }
 
@@ -230,9 +250,14 @@ fn read_footer(
     let Some(most) = end.checked_sub(start) else { return Ok(None) };
     file.read(start, most.min(SIZES_BYTES), stored)?;
     let header = ChunkHeader::read(&riegeli::without_block_headers(stored, start));
-    let Some(header) = header.filter(|header| header.unpacked_bytes <= MAX_FOOTER_BYTES) else {
-        return Ok(None);
+    let is_plausible = |header: &ChunkHeader| {
+        // A chunk that is listed has a header in the file.
+        let entries = header.records.saturating_mul(MAX_ENTRY_BYTES);
+        header.records <= start / riegeli::HEADER_BYTES as u64 + 1
+            && header.unpacked_bytes <= entries.saturating_add(MAX_DESCRIPTION_BYTES)
+            && header.unpacked_bytes <= MAX_FOOTER_BYTES
     };
+    let Some(header) = header.filter(is_plausible) else { return Ok(None) };
     let bytes = header.data_bytes.saturating_add(riegeli::HEADER_BYTES as u64);
     let bytes = riegeli::stored_bytes(start, bytes);
     if bytes > most.min(MAX_FOOTER_BYTES) {
@@ -249,6 +274,18 @@ fn read_chunk(stored: &[u8], offset: u64, header: ChunkHeader) -> Option<Unpacke
     let is_whole = (CHUNK.codec)(place).unpack(stored, (whole, whole), &mut records);
     let sizes = riegeli::record_sizes(&riegeli::without_block_headers(stored, offset))?;
     is_whole.then_some((records, sizes))
+}
+
+/// The chunks of a file, by the record that describes it; `None`: it does not say.
+fn described(record: &[u8]) -> Option<u64> {
+    let [_version, chunks] = numbers(message(record, 1)?)?;
+    Some(chunks)
+}
+
+/// The bytes of a record.
+pub(super) fn slice(records: &[u8], at: Extent) -> Option<&[u8]> {
+    let [offset, bytes] = [at.offset, at.bytes].map(|number| usize::try_from(number).ok());
+    records.get(offset?..)?.get(..bytes?)
 }
 
 /// Records one after the other.

@@ -2,8 +2,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use forebay_keys::Section;
+use forebay_storage::riegeli;
 use forebay_synth::array_record::{Compression, file};
-use forebay_synth::tfrecord::{Values, example};
+use forebay_synth::tfrecord::{Values, example, field};
 
 use super::footer::Chunks;
 use crate::conformance;
@@ -124,6 +125,7 @@ fn records_that_are_no_examples_are_one_value() {
             "the value is \"record\"",
         ),
         ("dataset.records = \"examples\"", "its record 0: it is no tf.train.Example"),
+        ("dataset.records = \"examples\"", "set dataset.records to \"values\""),
     ] {
         let refused = open_with(&path, own_keys(keys)).unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused}");
@@ -220,4 +222,75 @@ fn files_of_the_own_writer_are_read() {
     let (_folder, path) = written("transposed");
     let refused = open_with(&path, Section::default()).unwrap_err().to_string();
     assert!(refused.contains("without the option \"transpose\""), "{refused}");
+}
+
+#[test]
+fn records_of_which_some_are_examples_are_refused_with_the_reason() {
+    let sequence = [field(1, &[]), field(2, b"")].concat();
+    for (records, expected) in [
+        (vec![record(0), b"none".to_vec()], "its record 1: it is no tf.train.Example"),
+        (vec![sequence], "its record 0: it is a tf.train.SequenceExample"),
+        (
+            vec![record(0), Vec::new()],
+            "its record 1: it is no tf.train.Example: it has no features",
+        ),
+    ] {
+        let (_folder, path) = file_of(&records);
+        let refused = open_with(&path, Section::default()).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused}");
+        let opened = open_with(&path, own_keys("dataset.records = \"values\"")).unwrap();
+        assert_eq!(names(&opened).len(), records.len());
+    }
+}
+
+#[test]
+fn counts_that_no_file_can_have_take_no_memory() {
+    let good = file(&(0..5).map(record).collect::<Vec<_>>(), 5, ZSTD);
+    let last = good.len() - (64 << 10);
+    let opened = |file: &[u8]| -> Result<(), String> {
+        let source = InMemory(file);
+        let mut chunks =
+            Chunks::of(&source, WindowSize::LOCAL).map_err(|error| error.to_string())?;
+        while chunks.next().map_err(|error| error.to_string())?.is_some() {}
+        Ok(())
+    };
+    opened(&good).unwrap();
+    let chunk = 64;
+    let length = |at: usize| u64::from_le_bytes(*good[at + 8..].first_chunk().unwrap());
+    let footer = chunk + 40 + usize::try_from(length(chunk)).unwrap();
+    for at in [chunk, footer, last + 24] {
+        for records in [1 << 22, 1 << 40, (1 << 56) - 1] {
+            // The header says so, and the sizes unpack to as many.
+            let mut file = good.clone();
+            file[at + 24..at + 32].copy_from_slice(&(b'r' as u64 | records << 8).to_le_bytes());
+            file[at + 32..at + 40].copy_from_slice(&0_u64.to_le_bytes());
+            let data = [&[b'z', 30][..], &varint(records * 9), &[0; 20]].concat();
+            file[at + 40..at + 40 + data.len()].copy_from_slice(&data);
+            riegeli::seal_for_fuzzing(&mut file[at..]).unwrap();
+            assert!(opened(&file).is_err(), "{at} {records}");
+        }
+    }
+}
+
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+    bytes
+}
+
+#[test]
+fn transposed_single_records_are_refused_in_any_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    write_aged(&data.join("a.arrayrecord"), &file(&[record(1)], 1, None));
+    let mut other = file(&[record(2), record(3)], 1, None);
+    other[64 + 24] = b't';
+    riegeli::seal_for_fuzzing(&mut other[64..]).unwrap();
+    write_aged(&data.join("b.arrayrecord"), &other);
+    let refused = open_with(&data, Section::default()).unwrap_err().to_string();
+    assert!(refused.contains("b.arrayrecord") && refused.contains("transpose"), "{refused}");
 }

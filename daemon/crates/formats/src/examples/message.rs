@@ -27,12 +27,19 @@ pub(crate) enum Fault {
     WrongType,
     /// It is a SequenceExample.
     Sequence,
+    /// It has no features, where some are expected.
+    Empty,
 }
 
 impl Fault {
+    pub(crate) fn is_sequence(self) -> bool {
+        self == Self::Sequence
+    }
+
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::CutOff => "it is no tf.train.Example: a message is cut off",
+            Self::Empty => "it is no tf.train.Example: it has no features",
             Self::WrongType => "it is no tf.train.Example: a message has a field of another type",
             Self::Sequence => {
                 "it is a tf.train.SequenceExample, and tf.train.Example is read; write its lists as features of an Example"
@@ -76,6 +83,18 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<(Tag, &'a [u8]), Fault> {
         _ => return Err(Fault::WrongType),
     };
     Ok(((number, form), value))
+}
+
+/// The message in a field of a message.
+pub(crate) fn message(bytes: &[u8], number: u64) -> Option<&[u8]> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (tag, value) = field(&mut rest).ok()?;
+        if tag == (number, BYTES) {
+            return Some(value);
+        }
+    }
+    None
 }
 
 /// The numbers of a message's first fields, 0 where there is none; `None`: it is no message of numbers.

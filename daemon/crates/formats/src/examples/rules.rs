@@ -109,10 +109,6 @@ impl SeenKeys {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
     fn form(&self, seen: &Seen) -> Option<Form> {
         let is_one = seen.counts == (1, 1);
         Some(match seen.kind? {
