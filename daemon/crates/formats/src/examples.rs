@@ -7,7 +7,7 @@ pub(crate) mod rules;
 use forebay_index::shards::ShardIndex;
 use forebay_protocol::tensor::DType;
 
-pub(crate) use self::message::{Fault, Feature, Kind, features, message, numbers};
+pub(crate) use self::message::{Fault, Feature, Kind, features, inner, numbers};
 pub(crate) use self::rules::SeenKeys;
 use crate::columns::{self, ColumnRule};
 use crate::fields::Form;

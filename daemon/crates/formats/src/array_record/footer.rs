@@ -11,7 +11,7 @@
 use forebay_storage::riegeli::{self, ChunkHeader};
 
 use super::CHUNK;
-use crate::examples::{message, numbers};
+use crate::examples::{inner, numbers};
 use forebay_dataset::error::DatasetError;
 use forebay_index::shards::Extent;
 use forebay_index::window::{Bytes, MAX_PART_BYTES, Window, WindowSize};
@@ -278,7 +278,7 @@ fn read_chunk(stored: &[u8], offset: u64, header: ChunkHeader) -> Option<Unpacke
 
 /// The chunks of a file, by the record that describes it; `None`: it does not say.
 fn described(record: &[u8]) -> Option<u64> {
-    let [_version, chunks] = numbers(message(record, 1)?)?;
+    let [_version, chunks] = numbers(inner(record, 1)?)?;
     Some(chunks)
 }
 

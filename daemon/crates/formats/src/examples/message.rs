@@ -86,7 +86,7 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<(Tag, &'a [u8]), Fault> {
 }
 
 /// The message in a field of a message.
-pub(crate) fn message(bytes: &[u8], number: u64) -> Option<&[u8]> {
+pub(crate) fn inner(bytes: &[u8], number: u64) -> Option<&[u8]> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let (tag, value) = field(&mut rest).ok()?;
