@@ -169,7 +169,8 @@ def of_forebay(work: Work) -> Iterator[Any]:
     index = work.settings.get("index")
     config["dataset"]["index"] = index or tempfile.mkdtemp(prefix="forebay-bench-") + "/index"
     if form not in ("files", "tar"):
-        config["dataset"]["fields"] = {"image": {"from": "image", "as": "image"}}
+        column = "record" if form == "arrayrecord" else "image"
+        config["dataset"]["fields"] = {"image": {"from": column, "as": "image"}}
     return forebay.endless(config, "image")
 
 
@@ -292,7 +293,10 @@ def of_tfdata(work: Work) -> Iterator[Any]:
 def of_grain(work: Work) -> Iterator[Any]:
     """An exact shuffle, its worker processes."""
     import grain
+    from absl import flags
 
+    # Its worker processes take the flags over.
+    flags.FLAGS.mark_as_parsed()
     crop = Crop()
     names = sorted(str(path) for path in Path(place_of(work)).iterdir())
     data = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(names)).seed(17).shuffle().repeat()
