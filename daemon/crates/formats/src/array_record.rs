@@ -293,24 +293,11 @@ fn settle(
         }
     }
     let mut seen = SeenKeys::default();
-    let faults: Vec<_> = records.iter().map(|record| fault_of(record, &mut seen)).collect();
-    let fault = faults.iter().enumerate().find_map(|(number, fault)| Some((number, (*fault)?)));
-    let are_mixed =
-        faults.iter().any(Option::is_none) || fault.is_some_and(|(_, one)| one.is_sequence());
-    let are_examples = match (opening.keys.records, fault) {
-        (Some(RecordKind::Values), _) => false,
-        (_, None) => true,
-        (None, Some(_)) if !are_mixed => false,
-        (_, Some((number, fault))) => {
-            return Err(DatasetError::BrokenFile {
-                path: opening.storage.full_path(path),
-                reason: format!(
-                    "its record {number}: {}; if records are values of another kind, set dataset.records to \"values\"",
-                    fault.words()
-                ),
-            });
-        }
-    };
+    let are_examples = add_examples(&records, opening.keys.records, &mut seen);
+    let are_examples = are_examples.map_err(|reason| DatasetError::BrokenFile {
+        path: opening.storage.full_path(path),
+        reason,
+    })?;
     if !are_examples {
         seen = SeenKeys::default();
         records.iter().for_each(|record| seen.add_whole(WHOLE, record));
@@ -327,11 +314,35 @@ fn settle(
     }
 }
 
+/// Whether the first records are Examples, which are then added to those seen.
+///
+/// # Errors
+/// They are not, against the configuration, or some of them are.
+fn add_examples(
+    records: &[Vec<u8>],
+    configured: Option<RecordKind>,
+    seen: &mut SeenKeys,
+) -> Result<bool, String> {
+    if configured == Some(RecordKind::Values) {
+        return Ok(false);
+    }
+    let faults: Vec<_> = records.iter().map(|record| fault_of(record, seen)).collect();
+    let first = faults.iter().enumerate().find_map(|(number, fault)| Some((number, (*fault)?)));
+    let Some((number, fault)) = first else { return Ok(true) };
+    let are_mixed = faults.iter().any(Option::is_none) || fault == Fault::Sequence;
+    if configured.is_none() && !are_mixed {
+        return Ok(false);
+    }
+    Err(format!(
+        "its record {number}: {}; if records are values of another kind, set dataset.records to \"values\"",
+        fault.words()
+    ))
+}
+
 /// Why a record is no Example with features; otherwise it is added to those seen.
 fn fault_of(record: &[u8], seen: &mut SeenKeys) -> Option<Fault> {
     let mut has_features = false;
-    let found = features(record, |_, _| has_features = true);
-    match found {
+    match features(record, |_, _| has_features = true) {
         Ok(()) if has_features => seen.add(record).err(),
         Ok(()) => Some(Fault::Empty),
         Err(fault) => Some(fault),

@@ -58,12 +58,10 @@ fn push_chunk(file: &mut Vec<u8>, kind: u8, (records, bytes): (usize, usize), da
     rest.extend_from_slice(&(u64::from(kind) | (records as u64) << 8).to_le_bytes());
     rest.extend_from_slice(&(bytes as u64).to_le_bytes());
     let chunk = [header(&rest), data.to_vec()].concat();
-    let mut end = start;
-    for byte in 0..=chunk.len() {
-        let is_header = end.is_multiple_of(BLOCK_BYTES) && byte < chunk.len();
-        end += usize::from(byte < chunk.len());
-        end += if is_header { BLOCK_HEADER_BYTES } else { 0 };
-    }
+    let before_first = (BLOCK_BYTES - start % BLOCK_BYTES) % BLOCK_BYTES;
+    let after_first = chunk.len().saturating_sub(before_first);
+    let headers = after_first.div_ceil(BLOCK_BYTES - BLOCK_HEADER_BYTES);
+    let end = start + chunk.len() + headers * BLOCK_HEADER_BYTES;
     for byte in chunk {
         if file.len().is_multiple_of(BLOCK_BYTES) {
             let [before, after] = [file.len() - start, end - file.len()];
@@ -76,7 +74,8 @@ fn push_chunk(file: &mut Vec<u8>, kind: u8, (records, bytes): (usize, usize), da
 }
 
 /// A message of numbers.
-fn numbers(numbers: &[u64]) -> Vec<u8> {
+#[must_use]
+pub fn numbers(numbers: &[u64]) -> Vec<u8> {
     let mut message = Vec::new();
     for (field, number) in (1..).zip(numbers) {
         push_varint(&mut message, field << 3);
@@ -88,6 +87,17 @@ fn numbers(numbers: &[u64]) -> Vec<u8> {
 /// A file of records, `together` in a chunk.
 #[must_use]
 pub fn file(records: &[Vec<u8>], together: usize, compression: Option<Compression>) -> Vec<u8> {
+    file_listing(records, together, compression, |_| {})
+}
+
+/// The same with another list of chunks: `change` gets its records, of which the first describes the file.
+#[must_use]
+pub fn file_listing(
+    records: &[Vec<u8>],
+    together: usize,
+    compression: Option<Compression>,
+    change: impl FnOnce(&mut Vec<Vec<u8>>),
+) -> Vec<u8> {
     let mut file = Vec::new();
     push_chunk(&mut file, b's', (0, 0), &[]);
     let (mut footer, count) = (Vec::new(), records.len() as u64);
@@ -99,6 +109,7 @@ pub fn file(records: &[Vec<u8>], together: usize, compression: Option<Compressio
     }
     let described = tfrecord::field(1, &numbers(&[1, footer.len() as u64, count]));
     footer.insert(0, described);
+    change(&mut footer);
     let push = |file: &mut Vec<u8>, records: &[Vec<u8>]| {
         let bytes = records.iter().map(Vec::len).sum();
         push_chunk(file, b'r', (records.len(), bytes), &data_of(records, compression))

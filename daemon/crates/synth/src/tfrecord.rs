@@ -15,7 +15,8 @@ pub enum Values<'a> {
     Integers(&'a [i64]),
 }
 
-pub(crate) fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
+/// Appends a number of 7 bits a byte.
+pub fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;

@@ -177,6 +177,7 @@ mod tests {
     use futures_util::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
 
     use super::*;
 
@@ -239,5 +240,45 @@ mod tests {
         assert_eq!(code(read(&long, 100, None).await), Code::OutOfRange);
         assert_eq!(code(read(&[&[1], &bytes[1..]].concat(), 100, None).await), Code::Unimplemented);
         assert_eq!(code(read(&[0, 0, 0, 0, 1, 9], 6, None).await), Code::InvalidArgument);
+    }
+    /// Asks a server that answers each request with this.
+    async fn ask(
+        status: StatusCode,
+        end: Option<Status>,
+        body: Vec<u8>,
+    ) -> Result<Option<FlightData>, Status> {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let answer = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+            assert_eq!(request.uri().path(), DO_GET.path());
+            let mut answer = http::Response::new(Full::new(Bytes::from(body.clone())));
+            *answer.status_mut() = status;
+            if let Some(end) = &end {
+                end.add_header(answer.headers_mut()).unwrap();
+            }
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        tokio::spawn(server.serve_connection(TokioIo::new(far), answer));
+        let client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        let (sender, driver) = client.handshake(TokioIo::new(near)).await.unwrap();
+        tokio::spawn(driver);
+        let origin = Uri::from_static("http://feeder/");
+        let mut asks = Asks { sender, origin, most: 1000, buffers: Arc::default() };
+        asks.rows(&Ticket { ticket: Bytes::from_static(b"ticket") }).await?.next().await
+    }
+
+    #[tokio::test]
+    async fn answers_of_headers_alone_and_of_what_is_no_feeder_are_told_apart() {
+        let code =
+            |found: Result<Option<FlightData>, Status>| found.map_err(|status| status.code());
+        assert_eq!(ask(StatusCode::OK, Some(Status::ok("")), Vec::new()).await.unwrap(), None);
+        let busy = Some(Status::resource_exhausted("busy"));
+        assert_eq!(code(ask(StatusCode::OK, busy, Vec::new()).await), Err(Code::ResourceExhausted));
+        let refused = ask(StatusCode::BAD_GATEWAY, None, b"<html>".to_vec()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert_eq!(refused.message(), "it answered 502 Bad Gateway");
+        let whole = framed(&message(300));
+        assert_eq!(ask(StatusCode::OK, None, whole.clone()).await.unwrap(), Some(message(300)));
+        assert_eq!(code(ask(StatusCode::OK, None, whole[..9].to_vec()).await), Err(Code::Internal));
     }
 }

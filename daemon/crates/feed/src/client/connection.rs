@@ -292,7 +292,10 @@ async fn ask_for(
         shared.table().waits(key, Some(DRAINS.to_owned()));
         return Ok(false);
     }
-    let mut messages = match asks.rows(&Ticket { ticket: ticket.to_bytes().into() }).await {
+    let silent = || format!("it sent nothing for {} s", STALLED.as_secs());
+    let ticket = Ticket { ticket: ticket.to_bytes().into() };
+    let answer = tokio::time::timeout(STALLED, asks.rows(&ticket)).await;
+    let mut messages = match answer.map_err(|_| silent())? {
         Ok(messages) => messages,
         // The rows come back to the engine.
         Err(status) if status.code() == Code::ResourceExhausted => {
@@ -309,9 +312,7 @@ async fn ask_for(
     let mut answered = vec![false; request.rows.len()];
     loop {
         let next = tokio::time::timeout(STALLED, messages.next()).await;
-        let Ok(next) = next else {
-            return Err(format!("it sent nothing for {} s", STALLED.as_secs()));
-        };
+        let next = next.map_err(|_| silent())?;
         let Some(message) = next.map_err(|status| explained(&status))? else {
             // Rows without an answer would be asked of it again and again.
             let missing = answered.iter().filter(|answered| !**answered).count();

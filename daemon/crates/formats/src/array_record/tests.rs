@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_keys::Section;
 use forebay_storage::riegeli;
-use forebay_synth::array_record::{Compression, file};
-use forebay_synth::tfrecord::{Values, example, field};
+use forebay_synth::array_record::{Compression, file, file_listing, numbers};
+use forebay_synth::tfrecord::{Values, example, field, push_varint};
 
 use super::footer::Chunks;
 use crate::conformance;
@@ -243,18 +243,52 @@ fn records_of_which_some_are_examples_are_refused_with_the_reason() {
     }
 }
 
+/// Reads the list of a file in memory, and the sizes of its records.
+fn walk(file: &[u8]) -> Result<(), String> {
+    let source = InMemory(file);
+    let mut chunks = Chunks::of(&source, WindowSize::LOCAL).map_err(|error| error.to_string())?;
+    while chunks.next().map_err(|error| error.to_string())?.is_some() {}
+    Ok(())
+}
+
+#[test]
+fn lists_that_do_not_match_the_file_are_refused() {
+    type Change = fn(&mut Vec<Vec<u8>>, u64);
+    let records: Vec<_> = (0..5).map(record).collect();
+    let length = record(0).len() as u64;
+    let changes: [(Change, &str); 6] = [
+        (|list, _| drop(list.pop()), "has 4 chunks, and says that it has 5"),
+        (|list, length| list[1] = numbers(&[64, length, 1 << 23]), "smaller group_size"),
+        (|list, _| list[1] = numbers(&[64, 1 << 40, 1]), "smaller group_size"),
+        (|list, _| list[1] = numbers(&[64, 0, 1 << 20]), "the list of chunks is damaged"),
+        (|list, length| list[1] = numbers(&[64, length, 2]), "sizes of a chunk's records"),
+        (|list, _| list.swap(1, 2), "is not before the next one"),
+    ];
+    for (change, expected) in changes {
+        let file = file_listing(&records, 1, None, |list| change(list, length));
+        let refused = walk(&file).unwrap_err();
+        assert!(refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn memory_of_arrays_is_that_of_a_record_and_not_of_its_chunk() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = write(&folder.path().join("data"), 30, 10, None);
+    let mut config = config_for("arrayrecord", &data);
+    config.index = Some(data.with_extension("index"));
+    let opened = open(&config, OpenOptions { by_blocks: true, ..OpenOptions::default() }).unwrap();
+    let chunk: Vec<u8> = (0..10).flat_map(record).collect();
+    let longest = record(29).len() as u64;
+    assert!(chunk.len() as u64 > 2 * longest);
+    assert_eq!(opened.dataset.unpacked_bytes((&chunk[..]).into()), 8 * longest);
+}
+
 #[test]
 fn counts_that_no_file_can_have_take_no_memory() {
     let good = file(&(0..5).map(record).collect::<Vec<_>>(), 5, ZSTD);
     let last = good.len() - (64 << 10);
-    let opened = |file: &[u8]| -> Result<(), String> {
-        let source = InMemory(file);
-        let mut chunks =
-            Chunks::of(&source, WindowSize::LOCAL).map_err(|error| error.to_string())?;
-        while chunks.next().map_err(|error| error.to_string())?.is_some() {}
-        Ok(())
-    };
-    opened(&good).unwrap();
+    walk(&good).unwrap();
     let chunk = 64;
     let length = |at: usize| u64::from_le_bytes(*good[at + 8..].first_chunk().unwrap());
     let footer = chunk + 40 + usize::try_from(length(chunk)).unwrap();
@@ -264,22 +298,14 @@ fn counts_that_no_file_can_have_take_no_memory() {
             let mut file = good.clone();
             file[at + 24..at + 32].copy_from_slice(&(b'r' as u64 | records << 8).to_le_bytes());
             file[at + 32..at + 40].copy_from_slice(&0_u64.to_le_bytes());
-            let data = [&[b'z', 30][..], &varint(records * 9), &[0; 20]].concat();
+            let mut data = vec![b'z', 30];
+            push_varint(&mut data, records * 9);
+            data.extend_from_slice(&[0; 20]);
             file[at + 40..at + 40 + data.len()].copy_from_slice(&data);
             riegeli::seal_for_fuzzing(&mut file[at..]).unwrap();
-            assert!(opened(&file).is_err(), "{at} {records}");
+            assert!(walk(&file).is_err(), "{at} {records}");
         }
     }
-}
-
-fn varint(mut number: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while number >= 0x80 {
-        bytes.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    bytes.push(number.to_le_bytes()[0]);
-    bytes
 }
 
 #[test]

@@ -32,10 +32,6 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) fn is_sequence(self) -> bool {
-        self == Self::Sequence
-    }
-
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::CutOff => "it is no tf.train.Example: a message is cut off",
