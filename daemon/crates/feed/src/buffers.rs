@@ -89,4 +89,13 @@ mod tests {
         drop(buffers.lend(large));
         assert_eq!(buffers.0.lock().unwrap().len(), MOST - 1);
     }
+
+    #[test]
+    fn buffers_are_kept_up_to_a_size_together() {
+        let buffers = Arc::new(Buffers::default());
+        let half = usize::try_from(MOST_BYTES / 2).unwrap();
+        drop([half, half, half].map(|room| buffers.lend(buffers.take(room))));
+        let kept = buffers.0.lock().unwrap();
+        assert_eq!(kept.iter().map(Vec::capacity).collect::<Vec<_>>(), [half, half]);
+    }
 }

@@ -272,7 +272,7 @@ fn lists_that_do_not_match_the_file_are_refused() {
 }
 
 #[test]
-fn memory_of_arrays_is_that_of_a_record_and_not_of_its_chunk() {
+fn memory_is_that_of_a_record_for_arrays_and_of_a_chunk_for_reading() {
     let folder = tempfile::tempdir().unwrap();
     let data = write(&folder.path().join("data"), 30, 10, None);
     let mut config = config_for("arrayrecord", &data);
@@ -282,6 +282,10 @@ fn memory_of_arrays_is_that_of_a_record_and_not_of_its_chunk() {
     let longest = record(29).len() as u64;
     assert!(chunk.len() as u64 > 2 * longest);
     assert_eq!(opened.dataset.unpacked_bytes((&chunk[..]).into()), 8 * longest);
+    // The stored chunk with its block headers and without, what it unpacks to, and a decoder's history.
+    let most: Vec<u8> = (20..30).flat_map(record).collect();
+    let page = opened.dataset.page_bytes().unwrap();
+    assert!((4 * most.len() as u64..4 * most.len() as u64 + 200).contains(&page), "{page}");
 }
 
 #[test]
