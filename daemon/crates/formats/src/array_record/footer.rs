@@ -111,7 +111,7 @@ impl<'f> Chunks<'f> {
         let last = last.filter(|last| last.is_multiple_of(riegeli::BLOCK_BYTES));
         let last = last.ok_or_else(|| {
             file.fault(format!(
-                "it has {length} bytes, and not two blocks of 64 KiB or more: {OTHER}"
+                "it has {length} bytes, and such a file has whole blocks of 64 KiB, two at least: {OTHER}"
             ))
         })?;
         let mut stored = Vec::new();
