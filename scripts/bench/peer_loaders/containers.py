@@ -293,6 +293,7 @@ def of_tfdata(work: Work) -> Iterator[Any]:
 def of_grain(work: Work) -> Iterator[Any]:
     """An exact shuffle, its worker processes."""
     import grain
+    import torch
     from absl import flags
 
     # Its worker processes take the flags over.
@@ -300,7 +301,13 @@ def of_grain(work: Work) -> Iterator[Any]:
     crop = Crop()
     names = sorted(str(path) for path in Path(place_of(work)).iterdir())
     data = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(names)).seed(17).shuffle().repeat()
-    data = data.map(lambda record: crop(record).numpy())
+
+    def cropped(record: bytes) -> Any:
+        # As PyTorch's own worker processes are: more threads each slow all of them down.
+        torch.set_num_threads(1)
+        return crop(record).numpy()
+
+    data = data.map(cropped)
     data = data.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)).batch(work.batch_size)
     options = grain.MultiprocessingOptions(num_workers=work.settings["workers"], per_worker_buffer_size=2)
     for _, images in zip(range(work.batches), data.mp_prefetch(options)):
