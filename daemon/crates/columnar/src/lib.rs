@@ -1,4 +1,4 @@
-//! Where the values of columns are: Arrow streams and Parquet files.
+//! Where the values of columns are: Arrow streams, Parquet files and Lance files.
 //!
 //! A [`Reader`] gives a file's columns, and for each row the place of a value in the file, or the value itself if it is
 //! short or cannot be read alone ([`Cell`]). [`encoding`] says what a value's bytes mean; the shards of MosaicML Streaming
@@ -14,9 +14,11 @@ mod features;
 #[doc(hidden)]
 pub mod fuzzing;
 mod json;
+pub mod lance;
 mod lists;
 mod names;
 pub mod parquet;
+pub mod protobuf;
 mod reader;
 
 pub use cell::{Cell, PackedCell};

@@ -7,7 +7,7 @@
 use forebay_config::DatasetConfig;
 use serde::Deserialize;
 
-use crate::tables::{TableFormat, TableKind};
+use crate::tables::{TableFormat, TableKind, none_deleted};
 use forebay_columnar::arrow;
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
@@ -31,6 +31,7 @@ pub(super) const TABLES: TableFormat = TableFormat {
     marks: &IN_FOLDERS,
     expected: "a folder that save_to_disk has written, a .arrow file, or a folder of them",
     listed,
+    deleted: none_deleted,
     reader: arrow::READER,
     part: "buffer",
     uncompressed: "with pyarrow.ipc.IpcWriteOptions(compression=None)",

@@ -26,6 +26,7 @@ pub mod in_order;
 mod indexed;
 mod labels;
 mod layouts;
+mod lance;
 mod lerobot;
 mod litdata;
 mod made_files;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use forebay_config::DatasetConfig;
 
-use crate::tables::{TableFormat, TableKind};
+use crate::tables::{TableFormat, TableKind, none_deleted};
 use forebay_columnar::parquet;
 use forebay_dataset::error::DatasetError;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
@@ -25,6 +25,7 @@ pub(super) const TABLES: TableFormat = TableFormat {
     marks: &[],
     expected: "a .parquet file, or a folder of them",
     listed,
+    deleted: none_deleted,
     reader: parquet::READER,
     part: "page",
     uncompressed: "with compression=\"none\" and use_dictionary=False",

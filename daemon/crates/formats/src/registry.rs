@@ -13,6 +13,7 @@ use crate::audio_folder::AudioFolderKeys;
 use crate::draft::{Draft, Seen};
 use crate::indexed;
 use crate::labels::{Labels, Voc, Yolo};
+use crate::lance::Lance;
 use crate::lerobot::LeRobot;
 use crate::manifest::Manifest;
 use crate::manifest::coco::Coco;
@@ -146,7 +147,7 @@ const fn windows_of_tables<K: TableKind>() -> Format {
     }
 }
 
-static FORMATS: [Format; 21] = [
+static FORMATS: [Format; 22] = [
     format::<FolderKeys>(&image_folder::FORMAT, image_folder::open, image_folder::draft),
     format::<FolderKeys>(&npy::FORMAT, npy::open, npy::draft),
     format::<FolderKeys>(&npz::FORMAT, npz::open, npz::draft),
@@ -167,6 +168,7 @@ static FORMATS: [Format; 21] = [
     indexed::<Labels<Yolo>>(),
     indexed::<Tables<Arrow>>(),
     indexed::<Tables<Parquet>>(),
+    indexed::<Tables<Lance>>(),
     Format {
         has_saved_index: audio_folder::has_saved_index,
         ..format::<AudioFolderKeys>(&audio_folder::FORMAT, audio_folder::open, audio_folder::draft)
@@ -509,7 +511,7 @@ mod tests {
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();
         assert_eq!(
             message,
-            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, arrayrecord, coco, voc, yolo, arrow, parquet, audio-folder, video-folder, lerobot, zarr, hdf5, tokens, python"
+            "unknown dataset.format \"image-foldr\"; did you mean \"image-folder\"?; the formats are image-folder, npy, npz, webdataset, manifest, mds, litdata, tfrecord, arrayrecord, coco, voc, yolo, arrow, parquet, lance, audio-folder, video-folder, lerobot, zarr, hdf5, tokens, python"
         );
         config.format = "spreadsheet".to_owned();
         let message = open(&config, OpenOptions::default()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Files of columns: `arrow` and `parquet`. A row is a sample; fields are made of columns.
+//! Files of columns: `arrow`, `parquet` and `lance`. A row is a sample; fields are made of columns.
 //!
 //! A format finds its files; the crate `columnar` locates the values of their rows. Rows are read once for an index
 //! ([`scan`]); then a sample is one range of its file per value, so the shuffle is exact.
@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use self::cells::{FileRows, Stored};
 pub(super) use self::conditions::ColumnReader;
-pub(super) use self::scan::{ROWS_PER_QUESTION, TableFormat, TableKind, reads};
+pub(super) use self::scan::{
+    DeletedRows, ROWS_PER_QUESTION, TableFormat, TableKind, none_deleted, reads,
+};
 use self::stretches::{Found, Stretches};
 use crate::columns::{self, ColumnRule, Source, read_rules};
 use crate::draft::{Draft, Seen};
@@ -90,6 +92,13 @@ impl<T: TableKind> Format for Tables<T> {
 
     type Keys = TableKeys;
     type Index = RowIndex;
+
+    fn split(path: &std::path::Path) -> (std::path::PathBuf, Option<&str>) {
+        match T::IS_FOLDER {
+            true => (path.to_owned(), None),
+            false => shard_paths::split_named(path, Self::reads),
+        }
+    }
 
     /// Decodes images to one size, and keeps the other fields.
     fn draft(seen: &Seen) -> Draft {

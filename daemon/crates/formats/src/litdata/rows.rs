@@ -8,7 +8,7 @@ use forebay_config::DatasetConfig;
 
 use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
-use crate::tables::{TableFormat, TableKind};
+use crate::tables::{TableFormat, TableKind, none_deleted};
 use forebay_columnar::{Cell, PackedCell, Reader, Reads, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
@@ -33,6 +33,7 @@ const TABLES: TableFormat = TableFormat {
     marks: &[],
     expected: "the folder of an index.json and its chunks",
     listed,
+    deleted: none_deleted,
     reader: Reader {
         columns: |chunk| (forebay_columnar::arrow::READER.columns)(&ArrowRows::of(chunk)?),
         rows,

@@ -26,6 +26,9 @@ pub(crate) const ROWS_PER_QUESTION: u64 = 4096;
 /// The files that a file of the folder lists.
 type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, DatasetError>;
 
+/// The rows that were deleted from files without rewriting them: by file, in ascending order.
+pub(crate) type DeletedRows = Vec<Vec<u64>>;
+
 /// A format of tables.
 #[derive(Clone, Copy)]
 pub(crate) struct TableFormat {
@@ -36,6 +39,8 @@ pub(crate) struct TableFormat {
     pub(crate) expected: &'static str,
     /// The files of a folder, relative to it, if a file there lists them; `None`: all files of the extension are read.
     pub(crate) listed: List,
+    /// The deleted rows of such files; empty: there are none.
+    pub(crate) deleted: fn(&dyn Storage, &[Vec<u8>]) -> Result<DeletedRows, DatasetError>,
     pub(crate) reader: Reader,
     /// The word for a part of the file that is compressed as a whole, for messages.
     pub(crate) part: &'static str,
@@ -49,6 +54,14 @@ pub(crate) trait TableKind: std::fmt::Debug + Send + Sync + 'static {
     const TABLES: TableFormat;
     /// The version of how values are read; saved indexes of another version are rebuilt.
     const READING: &'static str = "";
+    /// Whether a dataset is a folder with an extension.
+    const IS_FOLDER: bool = false;
+}
+
+/// For formats whose files have all of their rows.
+#[expect(clippy::unnecessary_wraps, reason = "other formats read files")]
+pub(crate) fn none_deleted(_: &dyn Storage, _: &[Vec<u8>]) -> Result<DeletedRows, DatasetError> {
+    Ok(Vec::new())
 }
 
 pub(crate) fn reads(storage: &dyn Storage) -> Reads {
@@ -56,12 +69,12 @@ pub(crate) fn reads(storage: &dyn Storage) -> Reads {
     Reads { piece: if is_local { 64 << 10 } else { 1 << 20 }, is_local }
 }
 
-/// Treats undeclared binary columns as images if the first row contains an image.
+/// Treats undeclared binary columns as images if the first row contains an image. Gives whether there is a row.
 fn find_pictures<T: TableKind>(
     opening: &Opening<'_, Tables<T>>,
     file: &StoredFile<'_>,
     columns: &mut [TableColumn],
-) -> Result<(), DatasetError> {
+) -> Result<bool, DatasetError> {
     let rules = read_rules(opening.keys.fields.as_deref(), Source::Tables)?;
     let is_named = |name: &str| {
         rules.as_ref().is_none_or(|rules| rules.iter().any(|rule| rule.column() == name))
@@ -72,7 +85,7 @@ fn find_pictures<T: TableKind>(
     });
     let places: Vec<usize> = unknown.map(|(place, _)| place).collect();
     if places.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let mut found = Vec::new();
     let mut first = |_: u64, cells: &[Cell]| {
@@ -80,6 +93,7 @@ fn find_pictures<T: TableKind>(
         Ok(ControlFlow::Break(()))
     };
     (T::TABLES.reader.rows)(file, &places, reads(opening.storage), &mut first)?;
+    let has_rows = !found.is_empty();
     let mut start = Vec::new();
     for (place, cell) in places.into_iter().zip(found) {
         match cell {
@@ -100,7 +114,7 @@ fn find_pictures<T: TableKind>(
             columns[place].column.encoding = Encoding::Image;
         }
     }
-    Ok(())
+    Ok(has_rows)
 }
 
 /// The chosen fields.
@@ -329,10 +343,17 @@ pub(super) fn make<T: TableKind>(
     let first = open_file(storage, &paths[0])?;
     let described = (format.reader.columns)(&first)?;
     let mut columns = described.clone();
-    find_pictures(opening, &first, &mut columns)?;
+    // Files may have no rows.
+    for path in &paths {
+        if find_pictures(opening, &open_file(storage, path)?, &mut columns)? {
+            break;
+        }
+    }
+    let deleted = (format.deleted)(storage, &paths)?;
     let mut chosen = Chosen::new(opening, &paths[0], &columns)?;
     // One file can reach the limit; if rows may be left out, more are needed.
     let skips = chosen.fields.iter().any(|field| field.rule.rule.missing == Missing::Skip);
+    let skips = skips || !deleted.is_empty();
     let limit = request.config.limit.filter(|_| request.ids.is_none() && !skips);
     let scan =
         TableScan { storage, format, paths: &paths, described: &described, chosen: &chosen, limit };
@@ -341,13 +362,17 @@ pub(super) fn make<T: TableKind>(
     let rows: Vec<_> = found.iter().map(|(rows, _)| rows).collect();
     let stays = chosen.settle(opening, &rows, &columns, warnings)?;
     let mut kept = KeptRows::new(request, &chosen.fields)?;
-    for (path, (rows, stamp)) in paths.iter().zip(found) {
+    for (place, (path, (rows, stamp))) in paths.iter().zip(found).enumerate() {
         // All names of a list of ids are searched.
         if kept.listed.is_none() && kept.is_full() {
             break;
         }
         kept.draft.begin(path, stamp);
-        rows.visit(&stays, |row, cells| kept.add(path, row, cells));
+        let mut gone = deleted.get(place).into_iter().flatten().peekable();
+        rows.visit(&stays, |row, cells| match gone.next_if_eq(&&row) {
+            Some(_) => {}
+            None => kept.add(path, row, cells),
+        });
     }
     let KeptRows { draft, listed, skipped, lacking, pages, .. } = kept;
     let form = "a sample is named by its file and its row, as in data-00000-of-00001.arrow:17";
