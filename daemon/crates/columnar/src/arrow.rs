@@ -28,6 +28,8 @@ const HEAD_BYTES: u64 = 16 << 10;
 const ROWS_AT_ONCE: u64 = 4096;
 /// The prefix of a file that ends with a list of its batches; a stream follows it.
 const MAGIC: &[u8; 8] = b"ARROW1\0\0";
+/// The maximum alignment of a stream in such a file.
+const MAX_ALIGNMENT: u64 = 64;
 /// The prefix of a message.
 const HEAD: [u8; 4] = [0xff; 4];
 
@@ -54,6 +56,10 @@ pub(crate) fn walk(
     let mut at = 0;
     if length >= 8 && window.get(0, 8)? == MAGIC {
         at = 8;
+        // The crate `arrow` begins the stream at a multiple of its alignment.
+        while at < MAX_ALIGNMENT && length - at >= 8 && window.get(at, 8)? == [0; 8] {
+            at += 8;
+        }
     }
     let start = at;
     loop {

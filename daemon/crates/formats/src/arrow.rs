@@ -35,6 +35,7 @@ pub(super) const TABLES: TableFormat = TableFormat {
     reader: arrow::READER,
     part: "buffer",
     uncompressed: "with pyarrow.ipc.IpcWriteOptions(compression=None)",
+    differing: None,
 };
 
 #[derive(Debug)]

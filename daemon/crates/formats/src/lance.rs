@@ -33,6 +33,10 @@ const TABLES: TableFormat = TableFormat {
     reader: lance::READER,
     part: "value",
     uncompressed: "with the metadata {\"lance-encoding:compression\": \"none\"} of the field",
+    differing: Some(
+        "its columns are not those of the dataset: they were renamed or dropped without rewriting the file; write the \
+         dataset anew: lance.write_dataset(ds, \"new.lance\")",
+    ),
 };
 
 #[derive(Debug)]

@@ -29,6 +29,7 @@ pub(super) const TABLES: TableFormat = TableFormat {
     reader: parquet::READER,
     part: "page",
     uncompressed: "with compression=\"none\" and use_dictionary=False",
+    differing: None,
 };
 
 #[derive(Debug)]

@@ -239,7 +239,12 @@ struct FormatCounts {
 
 impl FormatCounts {
     fn look_for_mark(&mut self, path: &[u8]) {
-        let is_marked = |format: &&Format| format.marks.iter().any(|mark| mark.as_bytes() == path);
+        // A mark may be a folder.
+        let is_at = |mark: &&str| {
+            let rest = path.strip_prefix(mark.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        let is_marked = |format: &&Format| format.marks.iter().any(|mark| is_at(&mark));
         self.marked = self.marked.or_else(|| formats().iter().find(is_marked));
     }
 

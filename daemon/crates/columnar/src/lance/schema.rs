@@ -48,8 +48,9 @@ struct Field<'a> {
     /// `None`: it is in no other.
     parent: Option<u64>,
     kind: &'a str,
-    extension: &'a str,
     is_packed: bool,
+    /// A struct of this kind is stored as one column.
+    is_blob: bool,
 }
 
 /// What the fields in a field are.
@@ -129,10 +130,11 @@ fn field<'a>(part: Part<'a>) -> Result<Option<Field<'a>>, Fault> {
             // -1: it is in no other.
             4 => field.parent = Some(number(part)?).filter(|parent| parent.cast_signed() >= 0),
             5 => field.kind = text(part)?,
-            9 => field.extension = text(part)?,
+            9 => field.is_blob |= text(part)?.starts_with("lance.blob"),
             10 => {
                 let [key, value] = entry(part)?;
                 field.is_packed |= PACKED.contains(&key) && value != b"false";
+                field.is_blob |= key == b"lance-encoding:blob";
             }
             _ => {}
         }
@@ -164,6 +166,10 @@ impl<'f> Found<'f> {
     }
 
     fn add(&mut self, field: &Field<'_>) -> Result<(), String> {
+        // Parts of a blob of the version 2 have the number -1, and are in no field.
+        if field.id.cast_signed() < 0 {
+            return Ok(());
+        }
         let above = match field.parent {
             None => None,
             Some(parent) => {
@@ -201,7 +207,7 @@ impl<'f> Found<'f> {
         let unread = |why: &str| Encoding::Unread(why.to_owned());
         let place = self.schema.leaves.len();
         Ok(match field.kind {
-            "struct" if is_blob(field) => {
+            "struct" if field.is_blob => {
                 self.push(&name, unread(BLOB), true);
                 Role::Stored
             }
@@ -256,7 +262,8 @@ impl<'f> Found<'f> {
     /// Counts the columns of a field without a column of its own.
     fn hide(&mut self, field: &Field<'_>) -> Role<'f> {
         let is_nested = matches!(field.kind, "struct" | "list" | "large_list" | "map");
-        if (is_nested || is_of_structs(field.kind)) && !field.is_packed && !is_blob(field) {
+        let is_one = field.kind == "struct" && (field.is_packed || field.is_blob);
+        if (is_nested || is_of_structs(field.kind)) && !is_one {
             return Role::Hidden;
         }
         self.schema.stored += 1;
@@ -305,10 +312,6 @@ impl<'f> Found<'f> {
             column.column.name = name;
         }
     }
-}
-
-fn is_blob(field: &Field<'_>) -> bool {
-    field.extension.starts_with("lance.blob")
 }
 
 fn is_of_structs(kind: &str) -> bool {

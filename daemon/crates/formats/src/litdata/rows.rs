@@ -40,6 +40,7 @@ const TABLES: TableFormat = TableFormat {
     },
     part: "buffer",
     uncompressed: "without `compression`",
+    differing: None,
 };
 
 /// Whether the items of a folder are rows of Arrow: `index.json` has `types`, and the first chunk contains an Arrow

@@ -46,6 +46,8 @@ pub(crate) struct TableFormat {
     pub(crate) part: &'static str,
     /// How to write such a file without compression, for messages.
     pub(crate) uncompressed: &'static str,
+    /// Why files have other columns than the first one, and the remedy, if the format knows it.
+    pub(crate) differing: Option<&'static str>,
 }
 
 /// The type of a format of tables.
@@ -244,7 +246,8 @@ impl TableScan<'_> {
         let own = (self.format.reader.columns)(&file)?;
         if own != self.described {
             let first = String::from_utf8_lossy(&self.paths[0]);
-            return Err(file.fault(difference(&own, &first, self.described)));
+            let difference = || difference(&own, &first, self.described);
+            return Err(file.fault(self.format.differing.map_or_else(difference, str::to_owned)));
         }
         let Chosen { fields, places, left_out } = self.chosen;
         let mut rows = FileRows::default();
