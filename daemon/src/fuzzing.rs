@@ -12,8 +12,8 @@ use forebay_config::Config;
 pub use forebay_feed::fuzzing::{feed_answer, feed_ticket};
 pub use forebay_formats::fuzzing::{
     array_record, arrow_table, coco, dali_index, energon, hdf5, index, json_key, label_file,
-    litdata_nested, manifest, manifest_index, npy, npz, parquet_table, records, tar, tar_index,
-    tfrecord, token_file, token_index, zarr,
+    lance_file, litdata_nested, manifest, manifest_index, npy, npz, parquet_table, records, tar,
+    tar_index, tfrecord, token_file, token_index, zarr,
 };
 pub use forebay_jpeg_index::fuzz_records as jpeg_index;
 pub use forebay_media::fuzzing::{
@@ -50,6 +50,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("jpeg_markers", jpeg_markers),
     ("json_key", json_key),
     ("label_file", label_file),
+    ("lance_file", lance_file),
     ("litdata_nested", litdata_nested),
     ("manifest", manifest),
     ("manifest_index", manifest_index),

@@ -65,6 +65,7 @@ kills! {
     the_daemon_is_killed_over_compressed_archives_and_their_cache: "daemon" "10" over "webdataset.gz";
     the_daemon_is_killed_over_tables_of_arrow: "daemon" "11" over "arrow";
     the_daemon_is_killed_over_tables_of_parquet: "daemon" "12" over "parquet";
+    the_daemon_is_killed_over_datasets_of_lance: "daemon" "30" over "lance";
     the_daemon_is_killed_over_compressed_pages_of_parquet: "daemon" "13" over "parquet.pages";
     the_daemon_is_killed_over_batches_by_length: "daemon" "18" over "lengths";
     the_trainer_is_killed_over_batches_by_length: "trainer" "19" over "lengths";

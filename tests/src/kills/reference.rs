@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_client::Loader;
-use forebay_synth::{array_record, arrow, parquet, shards, tar, tfrecord};
+use forebay_synth::{array_record, arrow, lance, parquet, shards, tar, tfrecord};
 
 use crate::{Taken, TestDir, data, test_dir};
 
@@ -54,6 +54,7 @@ impl Reference {
                 "arrayrecord" => array_record::pack_classes(&images, &packed, 50),
                 "mds" => pack(shards::Writer::Mosaic),
                 "litdata" => pack(shards::Writer::Lit),
+                "lance" => lance::pack_classes(&images, &packed, 50),
                 "arrow" => arrow::pack_classes(&images, &packed, 50),
                 "parquet" => {
                     let is_packed = named.as_deref() == Some("parquet.pages");

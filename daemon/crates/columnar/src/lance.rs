@@ -115,13 +115,18 @@ fn rows(
             let cell = match column {
                 Some(column) => column.next().map_err(|trouble| match trouble {
                     Trouble::Read(error) => error,
-                    Trouble::Damaged => {
-                        let name = &leaf.column.column.name;
-                        file.fault(format!("column {name} is damaged at row {row}"))
-                    }
+                    Trouble::Damaged => damaged(file, leaf, row),
                 })?,
                 None => Cell::Null,
             };
+            let end = match &cell {
+                Cell::At { offset, length } => offset.checked_add(*length),
+                Cell::Packed(cell) => cell.offset.checked_add(cell.bytes),
+                _ => Some(0),
+            };
+            if end.is_none_or(|end| end > file.length()) {
+                return Err(damaged(file, leaf, row));
+            }
             if let Cell::Value(value) = &cell {
                 budget = budget.checked_sub(value.len() as u64).ok_or_else(|| {
                     file.fault(format!(
@@ -146,6 +151,10 @@ fn rows(
         }
     }
     Ok(())
+}
+
+fn damaged(file: &dyn Bytes, leaf: &Leaf, row: u64) -> DatasetError {
+    file.fault(format!("column {} is damaged at row {row}", leaf.column.column.name))
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ keys! {
         /// whose first axis is the samples
         pub path: DataPath, "", required;
         /// how the samples are stored: `image-folder`, `audio-folder`, `video-folder`, `npy`, `npz`, `webdataset`, `manifest`, `mds`,
-        /// `litdata`, `tfrecord`, `arrayrecord`, `coco`, `voc`, `yolo`, `arrow`, `parquet`, `lerobot`, `zarr`, `hdf5` or `tokens` (see [Formats](formats.md)); `"auto"` takes
+        /// `litdata`, `tfrecord`, `arrayrecord`, `coco`, `voc`, `yolo`, `arrow`, `parquet`, `lance`, `lerobot`, `zarr`, `hdf5` or `tokens` (see [Formats](formats.md)); `"auto"` takes
         /// the one that reads most of the files at the path; `python` is set by `Loader(dataset)`
         pub format: String, "", default("auto".to_owned(), "the preset's, else `\"auto\"`");
         /// a file that lists the samples to use, one path a line, relative to `dataset.path` or as `loader.paths()` gives it

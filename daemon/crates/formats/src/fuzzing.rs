@@ -11,7 +11,7 @@ use crate::{
     webdataset, zarr,
 };
 use forebay_columnar::fuzzing::read_for_fuzzing;
-use forebay_columnar::{arrow, parquet};
+use forebay_columnar::{arrow, lance, parquet};
 use forebay_dataset::ArrayValue;
 use forebay_dataset::IndexBytes;
 use forebay_dataset::npy_header::{ArrayHeader, header_bytes, read_array};
@@ -247,6 +247,15 @@ pub fn array_record(bytes: &[u8]) {
 /// A value is outside the stream.
 pub fn arrow_table(bytes: &[u8]) {
     read_for_fuzzing(&arrow::READER, bytes);
+}
+
+/// Reads a data file or a manifest of Lance.
+///
+/// # Panics
+/// A value is outside the file.
+pub fn lance_file(bytes: &[u8]) {
+    read_for_fuzzing(&lance::READER, bytes);
+    let _ = lance::manifest::fragments(&forebay_index::window::InMemory(bytes));
 }
 
 /// Reads a Parquet file.

@@ -76,7 +76,10 @@ fn listed(
     }
     let Some((_, path)) = newest else {
         let reason = "it has no manifest in _versions, and is no dataset of Lance; name the folder of one, such as images.lance";
-        return Err(DatasetError::NoSamples { path: config.path.clone(), reason: reason.to_owned() });
+        return Err(DatasetError::NoSamples {
+            path: config.path.clone(),
+            reason: reason.to_owned(),
+        });
     };
     let manifest = open_file(storage, &path)?;
     let data = fragments(&manifest)?;
@@ -114,8 +117,7 @@ fn rows_of(storage: &dyn Storage, list: &Deleted, all: u64) -> Result<Vec<u64>, 
         }
         rows.extend(bitmap.into_iter().map(u64::from));
     } else {
-        let column =
-            Column { name: "row_id".to_owned(), encoding: Encoding::Bytes, bytes: None };
+        let column = Column { name: "row_id".to_owned(), encoding: Encoding::Bytes, bytes: None };
         let mut values = ColumnReader::new(&column);
         (arrow::READER.rows)(&file, &[0], reads(storage), &mut |row, cells| {
             if row >= all {

@@ -244,7 +244,7 @@ impl FormatCounts {
             let rest = path.strip_prefix(mark.as_bytes());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
         };
-        let is_marked = |format: &&Format| format.marks.iter().any(|mark| is_at(&mark));
+        let is_marked = |format: &&Format| format.marks.iter().any(is_at);
         self.marked = self.marked.or_else(|| formats().iter().find(is_marked));
     }
 

@@ -12,6 +12,7 @@ mod arrays;
 pub mod arrow;
 mod class_folders;
 mod error;
+pub mod lance;
 mod marker;
 pub mod parquet;
 mod picture;

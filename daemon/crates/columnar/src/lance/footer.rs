@@ -82,8 +82,8 @@ impl Footer {
             return Err(file.fault("it has no schema".to_owned()));
         }
         let (place, length) = pair(window.get(buffers, 16)?);
-        let (schema, rows) = described(window.get(place, length)?)
-            .map_err(|reason| file.fault(reason))?;
+        let (schema, rows) =
+            described(window.get(place, length)?).map_err(|reason| file.fault(reason))?;
         if schema.stored as u64 != stored {
             return Err(file.fault(format!(
                 "it has {stored} columns, and its schema {}; write it anew without empty structs",

@@ -160,9 +160,8 @@ fn spelt_out(values: &Values, dictionary: &Values, count: usize) -> Result<Value
 /// The place of a value in the file; a null has a level in place of an offset.
 fn place_of(values: &Values, number: usize) -> Result<Cell, Damaged> {
     let pair = values.get(number).and_then(<[u8]>::first_chunk::<16>).ok_or(Damaged)?;
-    let [offset, length] = [0, 8].map(|start| {
-        pair[start..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-    });
+    let [offset, length] = [0, 8]
+        .map(|start| pair[start..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)));
     Ok(match (offset, length) {
         (0, 0) => Cell::Value(Vec::new()),
         (_, 0) => Cell::Null,
@@ -206,8 +205,7 @@ impl<'c> Chunk<'c> {
         // A chunk has a few buffers: more would not fit.
         let buffers = usize::try_from(layout.buffers).ok().filter(|count| *count <= bytes.len());
         let size = if layout.is_large { 4 } else { 2 };
-        let sizes: Result<Vec<_>, _> =
-            (0..buffers.ok_or(Damaged)?).map(|_| number(size)).collect();
+        let sizes: Result<Vec<_>, _> = (0..buffers.ok_or(Damaged)?).map(|_| number(size)).collect();
         let sizes = sizes?;
         let mut next = |size: Option<u64>| -> Result<&'c [u8], Damaged> {
             let Some(size) = size else { return Ok(&[][..]) };

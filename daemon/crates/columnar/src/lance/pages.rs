@@ -62,7 +62,14 @@ impl<'f> Column<'f> {
         let rest = window.get(described.0, described.1)?.to_vec();
         let head = if is_local { HEAD_BYTES } else { piece };
         let alone = Window::new(file, WindowSize::fixed(head));
-        Ok(Self { rest, next: 0, window, alone, page: Page::Cells(Vec::new().into_iter()), rows: 0 })
+        Ok(Self {
+            rest,
+            next: 0,
+            window,
+            alone,
+            page: Page::Cells(Vec::new().into_iter()),
+            rows: 0,
+        })
     }
 
     /// The cell of the next row.

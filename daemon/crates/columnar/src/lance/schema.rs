@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use crate::lists::array_form;
 use crate::protobuf::{Fault, Part, parts};
 use crate::{
-    Encoding, Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses,
-    TableColumn,
+    Encoding, Feature, Features, HUGGINGFACE, MAX_COLUMNS, NameSizes, SharedClasses, TableColumn,
 };
 
 /// The maximum number of fields: lists and structs have some besides those of their values.
-const MAX_FIELDS: usize = 4 * MAX_COLUMNS as usize;
+const MAX_FIELDS: u64 = 4 * MAX_COLUMNS;
 /// The maximum number of lists of fixed length around a value.
 const MAX_SIZES: usize = 32;
 /// Marks a struct that is stored as one column, in a field's metadata.
@@ -77,7 +76,7 @@ impl Schema {
         for part in parts(message) {
             let part = part.map_err(|_| DAMAGED)?;
             if part.number == 1 {
-                if fields.len() == MAX_FIELDS {
+                if fields.len() as u64 == MAX_FIELDS {
                     return Err(format!("it has more than {MAX_FIELDS} fields"));
                 }
                 fields.push(field(part).ok().flatten().ok_or(DAMAGED)?);
@@ -101,11 +100,9 @@ impl Schema {
 fn entry<'a>(part: Part<'a>) -> Result<[&'a [u8]; 2], Fault> {
     let mut found = [&[][..]; 2];
     for part in parts(part.content().ok_or(Fault::CutOff)?) {
-        match part? {
-            part @ Part { number: number @ 1..=2, .. } => {
-                found[usize::from(number == 2)] = part.content().ok_or(Fault::CutOff)?;
-            }
-            _ => {}
+        let part = part?;
+        if let 1..=2 = part.number {
+            found[usize::from(part.number == 2)] = part.content().ok_or(Fault::CutOff)?;
         }
     }
     Ok(found)
@@ -324,7 +321,9 @@ fn encoding(kind: &str, lists: &[Option<u64>], feature: &Feature<'_>) -> Encodin
     let mut kind = kind;
     let mut sizes = lists.to_vec();
     // `fixed_size_list:TYPE:SIZE`
-    while let Some((of, size)) = kind.strip_prefix("fixed_size_list:").and_then(|rest| rest.rsplit_once(':')) {
+    while let Some((of, size)) =
+        kind.strip_prefix("fixed_size_list:").and_then(|rest| rest.rsplit_once(':'))
+    {
         match size.parse() {
             Ok(size) if sizes.len() < MAX_SIZES => sizes.push(Some(size)),
             _ => return unread("it is a list of a size that is not read"),
@@ -360,7 +359,12 @@ fn encoding(kind: &str, lists: &[Option<u64>], feature: &Feature<'_>) -> Encodin
             }
             "null" => return unread("it has no values"),
             "decimal" => return unread("it is a decimal; write it as a float or as text"),
-            _ => return Encoding::Unread(format!("it has values of the type {}", kind.escape_debug())),
+            _ => {
+                return Encoding::Unread(format!(
+                    "it has values of the type {}",
+                    kind.escape_debug()
+                ));
+            }
         },
     };
     if sizes.is_empty() {

@@ -59,7 +59,8 @@ impl Values {
                 self.bytes.get(start..)?.get(..*size)
             }
             Places::Ends(ends) => {
-                let start = number.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied());
+                let start =
+                    number.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied());
                 self.bytes.get(start?..*ends.get(number)?)
             }
         }
@@ -181,12 +182,7 @@ fn unpack_inline(buffer: &[u8], size: usize, count: usize) -> Result<Values, Dam
 
 /// Blocks of one width. The numbers after the last whole block are in another block, or as they are: the length of the
 /// buffer tells which.
-fn unpack_alike(
-    buffer: &[u8],
-    size: usize,
-    width: usize,
-    count: usize,
-) -> Result<Values, Damaged> {
+fn unpack_alike(buffer: &[u8], size: usize, width: usize, count: usize) -> Result<Values, Damaged> {
     if width > 64 {
         return Err(Damaged);
     }

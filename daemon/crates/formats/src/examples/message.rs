@@ -13,6 +13,7 @@
 
 use std::borrow::Cow;
 
+use forebay_columnar::protobuf::{self, BYTES, FIXED32, Part, VARINT};
 use forebay_storage::varint;
 
 /// The number and the wire type of a field.
@@ -44,41 +45,13 @@ impl Fault {
     }
 }
 
-const VARINT: u8 = 0;
-const FIXED64: u8 = 1;
-const BYTES: u8 = 2;
-const FIXED32: u8 = 5;
-
-fn varint(rest: &mut &[u8]) -> Result<u64, Fault> {
-    varint::take(rest).ok_or(Fault::CutOff)
-}
-
-fn take<'a>(rest: &mut &'a [u8], length: u64) -> Result<&'a [u8], Fault> {
-    let length = usize::try_from(length).map_err(|_| Fault::CutOff)?;
-    let (taken, behind) = rest.split_at_checked(length).ok_or(Fault::CutOff)?;
-    *rest = behind;
-    Ok(taken)
-}
-
 /// The next field: its tag, and its bytes; for a varint, its encoded bytes.
 fn field<'a>(rest: &mut &'a [u8]) -> Result<(Tag, &'a [u8]), Fault> {
-    let tag = varint(rest)?;
-    let (number, form) = (tag >> 3, u8::try_from(tag & 7).unwrap_or(7));
-    let value = match form {
-        VARINT => {
-            let before = *rest;
-            varint(rest)?;
-            &before[..before.len() - rest.len()]
-        }
-        FIXED64 => take(rest, 8)?,
-        BYTES => {
-            let length = varint(rest)?;
-            take(rest, length)?
-        }
-        FIXED32 => take(rest, 4)?,
-        _ => return Err(Fault::WrongType),
-    };
-    Ok(((number, form), value))
+    let part = Part::take(rest).map_err(|fault| match fault {
+        protobuf::Fault::CutOff => Fault::CutOff,
+        protobuf::Fault::UnknownType => Fault::WrongType,
+    })?;
+    Ok(((part.number, part.form), part.bytes))
 }
 
 /// The message in a field of a message.
@@ -255,7 +228,7 @@ impl<'a> Feature<'a> {
     pub(crate) fn integers(&self, mut visit: impl FnMut(i64)) -> Result<(), Fault> {
         self.runs(|mut run| {
             while !run.is_empty() {
-                visit(varint(&mut run)?.cast_signed());
+                visit(varint::take(&mut run).ok_or(Fault::CutOff)?.cast_signed());
             }
             Ok(())
         })

@@ -29,6 +29,9 @@ type List = fn(&dyn Storage, &DatasetConfig) -> Result<Option<Vec<Vec<u8>>>, Dat
 /// The rows that were deleted from files without rewriting them: by file, in ascending order.
 pub(crate) type DeletedRows = Vec<Vec<u64>>;
 
+/// Finds the deleted rows of files.
+type FindDeleted = fn(&dyn Storage, &[Vec<u8>]) -> Result<DeletedRows, DatasetError>;
+
 /// A format of tables.
 #[derive(Clone, Copy)]
 pub(crate) struct TableFormat {
@@ -40,7 +43,7 @@ pub(crate) struct TableFormat {
     /// The files of a folder, relative to it, if a file there lists them; `None`: all files of the extension are read.
     pub(crate) listed: List,
     /// The deleted rows of such files; empty: there are none.
-    pub(crate) deleted: fn(&dyn Storage, &[Vec<u8>]) -> Result<DeletedRows, DatasetError>,
+    pub(crate) deleted: FindDeleted,
     pub(crate) reader: Reader,
     /// The word for a part of the file that is compressed as a whole, for messages.
     pub(crate) part: &'static str,
