@@ -26,6 +26,7 @@ FORMATS = {
     "mds": "mds",
     "litdata": "litdata",
     "parquet": "parquet",
+    "lance": "lance",
     "tfrecord": "tfrecord",
     "arrayrecord": "arrayrecord",
 }
@@ -93,6 +94,16 @@ def write_parquet(work: Work, folder: Path) -> None:
         data.shard(8, number, contiguous=True).to_parquet(f"{folder}/train-{number:05}-of-00008.parquet")
 
 
+def write_lance(work: Work, folder: Path) -> None:
+    import lance
+    import pyarrow
+
+    found = pictures(work)
+    images = pyarrow.array([content for _, content, _ in found], pyarrow.binary())
+    table = pyarrow.table({"image": images, "label": [label for _, _, label in found]})
+    lance.write_dataset(table, str(folder), max_rows_per_file=2000)
+
+
 def write_tfrecord(work: Work, folder: Path) -> None:
     import tensorflow as tf
 
@@ -125,6 +136,7 @@ WRITERS: dict[str, Callable[[Work, Path], None]] = {
     "mds": write_mds,
     "litdata": write_litdata,
     "parquet": write_parquet,
+    "lance": write_lance,
     "tfrecord": write_tfrecord,
     "arrayrecord": write_arrayrecord,
 }
@@ -266,6 +278,37 @@ def of_datasets(work: Work) -> Iterator[Any]:
         yield batch["image"].numpy()
 
 
+def of_lance(work: Work) -> Iterator[Any]:
+    """Its own Dataset for PyTorch, whose workers it asks to be spawned; rows at random."""
+    import torch
+    from lance.torch.data import SafeLanceDataset, get_safe_loader
+
+    data = SafeLanceDataset(place_of(work))
+    sampler = torch.utils.data.RandomSampler(data, num_samples=work.samples)
+    loader = get_safe_loader(
+        data,
+        batch_size=work.batch_size,
+        num_workers=work.settings["workers"],
+        sampler=sampler,
+        collate_fn=CroppedRows(Crop()),
+        prefetch_factor=2,
+    )
+    for images in loader:
+        yield images.numpy()
+
+
+class CroppedRows:
+    """A batch of rows."""
+
+    def __init__(self, crop: Crop) -> None:
+        self.crop = crop
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        import torch
+
+        return torch.stack([self.crop(row["image"]) for row in rows])
+
+
 def of_tfdata(work: Work) -> Iterator[Any]:
     """Records of all files interleaved, a buffer of 1,000, its decoder that crops."""
     import tensorflow as tf
@@ -323,6 +366,7 @@ LOADERS: dict[str, Callable[[Work], Iterator[Any]]] = {
     "streaming": of_streaming,
     "litdata": of_litdata,
     "datasets": of_datasets,
+    "lance": of_lance,
     "tfdata": of_tfdata,
     "grain": of_grain,
 }

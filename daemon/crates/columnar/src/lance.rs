@@ -5,8 +5,7 @@
 //! ones are in chunks ([`mini_block`]), which are unpacked ([`values`]) and kept in the index. [`manifest`] finds the
 //! data files of a version of a dataset.
 //!
-//! Lance's crates are not used: they give values, but not their offsets, and bring Arrow, `DataFusion` and an asynchronous
-//! runtime.
+//! Lance's crates are not used: they give values, but not their offsets, and bring Arrow and an asynchronous runtime.
 
 mod bitpacking;
 mod footer;
