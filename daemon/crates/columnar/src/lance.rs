@@ -35,8 +35,12 @@ const KEPT_BYTES: (u64, u64) = (256 << 20, 64);
 /// The maximum number of a file's values, each of which has a cell in the index: at least this many, and this many per
 /// byte of the file.
 const INDEXED_VALUES: (u64, u64) = (16 << 20, 64);
-/// The maximum memory of dictionaries and unfinished lists of all columns.
+/// The maximum memory of dictionaries, offsets and unfinished lists of all columns.
 const HELD_BYTES: u64 = 256 << 20;
+/// The memory for reads of all columns, unless [`LEAST_PIECE_BYTES`] for each of them is more.
+const READ_BYTES: u64 = 64 << 20;
+/// The minimum size of a read of a column.
+const LEAST_PIECE_BYTES: u64 = 16 << 10;
 
 /// Reads Lance files. A manifest has the columns of its dataset, and no rows.
 pub const READER: Reader = Reader { columns, rows };
@@ -101,15 +105,22 @@ fn rows(
     }
     let leaves: Vec<_> =
         places.iter().filter_map(|place| footer.schema.leaves.get(*place)).collect();
+    let described = |leaf: &&Leaf| leaf.stored.and_then(|stored| footer.columns.get(stored));
+    let lengths = leaves.iter().filter_map(described).map(|described| described.1);
+    if lengths.fold(0, u64::saturating_add) > file.length() {
+        return Err(file.fault("its descriptions of columns overlap: it is damaged".to_owned()));
+    }
+    let piece = (READ_BYTES / (leaves.len() as u64).max(1)).max(LEAST_PIECE_BYTES);
+    let reads = Reads { piece: piece.min(reads.piece), ..reads };
     let open = |leaf: &&Leaf| {
-        let described = leaf.stored.and_then(|stored| footer.columns.get(stored));
-        described.map(|described| Column::open(file, *described, reads)).transpose()
+        described(leaf).map(|described| Column::open(file, *described, reads)).transpose()
     };
     let mut columns = leaves.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut budget = KEPT_BYTES.0.saturating_add(file.length().saturating_mul(KEPT_BYTES.1));
     let mut cells = Vec::with_capacity(leaves.len());
     for row in 0..footer.rows {
         cells.clear();
+        let mut held = 0;
         for (leaf, column) in leaves.iter().zip(&mut columns) {
             let cell = match column {
                 Some(column) => column.next().map_err(|trouble| match trouble {
@@ -136,14 +147,13 @@ fn rows(
                 })?;
             }
             cells.push(cell);
-        }
-        if row.is_multiple_of(1024)
-            && columns.iter().flatten().map(Column::held).sum::<u64>() > HELD_BYTES
-        {
-            return Err(file.fault(format!(
-                "its dictionaries and lists use more than {} MiB of memory; name fewer columns in dataset.fields",
-                HELD_BYTES >> 20
-            )));
+            held += column.as_ref().map_or(0, Column::held);
+            if held > HELD_BYTES {
+                return Err(file.fault(format!(
+                    "its dictionaries, offsets and lists use more than {} MiB of memory; name fewer columns in dataset.fields",
+                    HELD_BYTES >> 20
+                )));
+            }
         }
         if visit(row, &cells)?.is_break() {
             return Ok(());

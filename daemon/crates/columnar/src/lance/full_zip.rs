@@ -31,8 +31,8 @@ pub(super) struct FullZips {
     control_bytes: u64,
     /// The place of the values, and their bytes.
     values: (u64, u64),
-    /// The place of the offsets of values that differ in length, and the bytes of an offset.
-    offsets: (u64, u64),
+    /// The offsets of values that differ in length, and the bytes of an offset.
+    offsets: (Vec<u8>, usize),
     row: u64,
     rows: u64,
 }
@@ -43,7 +43,8 @@ impl FullZips {
         layout: FullZip,
         buffers: &[(u64, u64)],
         rows: u64,
-    ) -> Result<Option<Self>, Damaged> {
+        window: &mut Window<'_>,
+    ) -> Result<Option<Self>, Trouble> {
         let values = *buffers.first().ok_or(Damaged)?;
         let FullZip { control_bytes, width, values: compression, .. } = layout;
         let (stored, offsets) = match width {
@@ -51,22 +52,20 @@ impl FullZips {
                 let Some((items, validities)) = fixed(compression) else { return Ok(None) };
                 let before = validities.iter().map(|items| items.div_ceil(8)).sum::<u64>();
                 if before.checked_add(items) != Some(bytes) || bytes == 0 {
-                    return Err(Damaged);
+                    return Err(Damaged.into());
                 }
                 let all = bytes.checked_add(control_bytes).and_then(|one| one.checked_mul(rows));
                 if all.is_none_or(|all| all > values.1) {
-                    return Err(Damaged);
+                    return Err(Damaged.into());
                 }
-                (Stored::Fixed { bytes: items, validities }, (0, 0))
+                (Stored::Fixed { bytes: items, validities }, (Vec::new(), 0))
             }
             Width::Stored(length_bytes) => {
                 let Some(stored) = variable(compression, length_bytes) else { return Ok(None) };
                 let (place, length) = *buffers.get(1).ok_or(Damaged)?;
                 let bytes = rows.checked_add(1).map_or(0, |offsets| length / offsets);
-                if !matches!(bytes, 1..=8) {
-                    return Err(Damaged);
-                }
-                (stored, (place, bytes))
+                let bytes = usize::try_from(bytes).ok().filter(|bytes| matches!(bytes, 1..=8));
+                (stored, (window.get(place, length)?.to_vec(), bytes.ok_or(Damaged)?))
             }
         };
         Ok(Some(Self { stored, control_bytes, values, offsets, row: 0, rows }))
@@ -109,7 +108,7 @@ impl FullZips {
             }
             return Ok(Some(Cell::At { offset: place + head, length: *bytes }));
         }
-        let Some((place, length)) = self.range(row, window)? else { return Ok(Some(Cell::Null)) };
+        let Some((place, length)) = self.range(row)? else { return Ok(Some(Cell::Null)) };
         Ok(Some(match &self.stored {
             Stored::Fixed { .. } | Stored::Variable { .. } => Cell::At { offset: place, length },
             Stored::Packed { codec, .. } => {
@@ -130,10 +129,16 @@ impl FullZips {
         }))
     }
 
+    /// The memory that it uses.
+    pub(super) fn held(&self) -> u64 {
+        self.offsets.0.len() as u64
+    }
+
     /// The range of a value after its length; `None`: it is null, and has only the bytes that say so.
-    fn range(&self, row: u64, window: &mut Window<'_>) -> Result<Option<(u64, u64)>, Trouble> {
-        let (place, size) = self.offsets;
-        let both = window.get(place + row * size, 2 * size)?;
+    fn range(&self, row: u64) -> Result<Option<(u64, u64)>, Damaged> {
+        let (offsets, size) = &self.offsets;
+        let start = usize::try_from(row).ok().and_then(|row| row.checked_mul(*size));
+        let both = start.and_then(|start| offsets.get(start..)?.get(..2 * size)).ok_or(Damaged)?;
         let number = |bytes: &[u8]| {
             let mut wide = [0; 8];
             wide[..bytes.len()].copy_from_slice(bytes);

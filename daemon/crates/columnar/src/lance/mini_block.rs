@@ -86,7 +86,7 @@ impl MiniBlocks {
     /// The memory that it uses.
     pub(super) fn held(&self) -> u64 {
         let dictionary = self.dictionary.as_ref().map_or(0, Values::held);
-        dictionary.saturating_add(self.rows.held())
+        dictionary.saturating_add(self.rows.held()).saturating_add(self.sizes.len() as u64)
     }
 
     /// The length and the number of values of the next chunk.

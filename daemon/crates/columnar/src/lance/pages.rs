@@ -91,7 +91,9 @@ impl<'f> Column<'f> {
     pub(super) fn held(&self) -> u64 {
         match &self.page {
             Page::MiniBlocks(page) => page.held(),
-            Page::FullZips(_) | Page::Same(_) | Page::Cells(_) => 0,
+            Page::FullZips(page) => page.held(),
+            Page::Cells(cells) => (cells.len() * size_of::<Cell>()) as u64,
+            Page::Same(_) => 0,
         }
     }
 
@@ -124,13 +126,15 @@ impl<'f> Column<'f> {
                 let page = MiniBlocks::open(layout, Meaning::Places, &buffers, &mut self.window)?;
                 Page::MiniBlocks(Box::new(page))
             }
-            Ok(Layout::FullZip(layout)) => match FullZips::open(layout, &buffers, rows)? {
-                Some(page) => Page::FullZips(Box::new(page)),
-                None => {
-                    let why = "its values are compressed one by one in a way that is not read";
-                    Page::Same(Cell::Unread(Arc::from(why)))
+            Ok(Layout::FullZip(layout)) => {
+                match FullZips::open(layout, &buffers, rows, &mut self.window)? {
+                    Some(page) => Page::FullZips(Box::new(page)),
+                    None => {
+                        let why = "its values are compressed one by one in a way that is not read";
+                        Page::Same(Cell::Unread(Arc::from(why)))
+                    }
                 }
-            },
+            }
             Ok(Layout::Constant(layout)) => constant(&layout, &buffers, rows, &mut self.window)?,
         };
         Ok(())
