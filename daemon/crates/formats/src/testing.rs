@@ -208,8 +208,18 @@ pub fn names(opened: &Opened) -> Vec<String> {
     (0..opened.dataset.sample_count()).map(name).collect()
 }
 
-/// A sample's values as text, or its defect.
-pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
+/// Reads a sample, and passes its values to `take`.
+///
+/// # Errors
+/// The sample cannot be opened, or its defect.
+///
+/// # Panics
+/// Its bytes cannot be read.
+pub fn with_values<T>(
+    opened: &Opened,
+    id: u64,
+    take: impl FnOnce(&[FieldValue<'_>]) -> T,
+) -> Result<T, String> {
     let Opened { dataset, storage, .. } = opened;
     let (mut locations, mut parts) = (Vec::new(), Vec::new());
     let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -220,28 +230,34 @@ pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
     storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
     let read = dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values);
     read.map_err(|defect| defect.0)?;
-    Ok(values
-        .iter()
-        .map(|value| match value {
-            FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
-            FieldValue::EncodedImages(files) => {
-                let file = |file: &&[u8]| {
-                    let sum: u64 = file.iter().map(|byte| u64::from(*byte)).sum();
-                    format!(" {}:{sum}", file.len())
-                };
-                format!("images{}", files.iter().map(file).collect::<String>())
-            }
-            FieldValue::Text(text) => format!("{text:?}"),
-            FieldValue::Bytes(bytes) => format!("{bytes:?}"),
-            FieldValue::Integer(value) => value.to_string(),
-            FieldValue::Float(value) => value.to_string(),
-            FieldValue::Array(array) if array.shape.is_empty() => number(array),
-            FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
-            FieldValue::Sound(sound) => format!("sound {}", sound.file.len()),
-            FieldValue::Video(clip) => format!("video {:?}", clip.wanted),
-            FieldValue::InPlace => "in place".to_owned(),
-        })
-        .collect())
+    Ok(take(&values))
+}
+
+/// A sample's values as text, or its defect.
+pub fn sample(opened: &Opened, id: u64) -> Result<Vec<String>, String> {
+    with_values(opened, id, |values| values.iter().map(text).collect())
+}
+
+fn text(value: &FieldValue<'_>) -> String {
+    match value {
+        FieldValue::EncodedImage(bytes) => format!("image {}", bytes.len()),
+        FieldValue::EncodedImages(files) => {
+            let file = |file: &&[u8]| {
+                let sum: u64 = file.iter().map(|byte| u64::from(*byte)).sum();
+                format!(" {}:{sum}", file.len())
+            };
+            format!("images{}", files.iter().map(file).collect::<String>())
+        }
+        FieldValue::Text(text) => format!("{text:?}"),
+        FieldValue::Bytes(bytes) => format!("{bytes:?}"),
+        FieldValue::Integer(value) => value.to_string(),
+        FieldValue::Float(value) => value.to_string(),
+        FieldValue::Array(array) if array.shape.is_empty() => number(array),
+        FieldValue::Array(array) => format!("{:?} {:?}", array.dtype, array.shape),
+        FieldValue::Sound(sound) => format!("sound {}", sound.file.len()),
+        FieldValue::Video(clip) => format!("video {:?}", clip.wanted),
+        FieldValue::InPlace => "in place".to_owned(),
+    }
 }
 
 /// A single number with its type.

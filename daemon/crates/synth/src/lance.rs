@@ -11,7 +11,9 @@ const CHUNK_VALUES: (usize, u32) = (512, 9);
 /// The number of a field outside a struct.
 const NO_PARENT: u64 = u64::MAX;
 
-fn number(key: u64, value: u64) -> Vec<u8> {
+/// A field of a message with a number.
+#[must_use]
+pub fn number(key: u64, value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     push_varint(&mut bytes, key << 3);
     push_varint(&mut bytes, value);
@@ -126,7 +128,12 @@ pub fn manifest(files: &[(String, usize)]) -> Vec<u8> {
     };
     let fragments: Vec<u8> = (0..).zip(files).flat_map(fragment).collect();
     let format = field(15, &[field(1, b"lance"), field(2, b"2.2")].concat());
-    let message = [fields(), fragments, number(3, 1), format].concat();
+    manifest_of(&[fields(), fragments, number(3, 1), format].concat())
+}
+
+/// A manifest with a message.
+#[must_use]
+pub fn manifest_of(message: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(message.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
     bytes.extend(message);
     bytes.extend(0_u64.to_le_bytes());

@@ -12,8 +12,8 @@ pub(super) const fn block_bytes(width: usize) -> usize {
     BLOCK * width / 8
 }
 
-/// Appends the numbers of a block. `size`: the bytes of an unpacked number, 1, 2, 4 or 8. `None`: the block has not the
-/// bytes of its width, or the numbers are wider than their type.
+/// Unpacks a block, and appends its numbers of `size` bytes each: 1, 2, 4 or 8. `None`: the length of the block does not
+/// match its width, or the width exceeds the size.
 pub(super) fn unpack(block: &[u8], size: usize, width: usize, out: &mut Vec<u8>) -> Option<()> {
     let bits = 8 * size;
     if width > bits || block.len() != block_bytes(width) {

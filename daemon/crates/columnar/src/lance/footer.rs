@@ -26,7 +26,8 @@ pub(super) enum Kind {
 pub(super) fn kind(window: &mut Window<'_>) -> Result<Kind, DatasetError> {
     let file = window.file;
     let length = file.length();
-    if length < FOOTER_BYTES {
+    // A manifest has its place before them.
+    if length < 2 * END_BYTES {
         return Err(file.fault(format!("it has {length} bytes, and is no Lance file")));
     }
     let end = window.get(length - END_BYTES, END_BYTES)?;
@@ -72,7 +73,9 @@ impl Footer {
     /// Describes damage, or a feature that is not supported.
     pub(super) fn read(window: &mut Window<'_>) -> Result<Self, DatasetError> {
         let file = window.file;
-        let footer = window.get(file.length() - FOOTER_BYTES, FOOTER_BYTES)?.to_vec();
+        let start = file.length().checked_sub(FOOTER_BYTES);
+        let start = start.ok_or_else(|| file.fault("its footer is cut off".to_owned()))?;
+        let footer = window.get(start, FOOTER_BYTES)?.to_vec();
         let short = |start: usize| {
             footer[start..].first_chunk().map_or(0, |bytes| u64::from(u32::from_le_bytes(*bytes)))
         };

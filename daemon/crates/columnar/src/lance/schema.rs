@@ -256,7 +256,7 @@ impl<'f> Found<'f> {
         role
     }
 
-    /// Counts the columns of a field without a column of its own.
+    /// Counts the stored columns of a field that is not read.
     fn hide(&mut self, field: &Field<'_>) -> Role<'f> {
         let is_nested = matches!(field.kind, "struct" | "list" | "large_list" | "map");
         let is_one = field.kind == "struct" && (field.is_packed || field.is_blob);

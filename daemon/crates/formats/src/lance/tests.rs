@@ -4,15 +4,14 @@ use std::path::{Path, PathBuf};
 use forebay_config::DatasetConfig;
 use forebay_keys::Section;
 use forebay_synth::lance;
+use forebay_synth::tfrecord::{field, push_varint};
 
 use crate::conformance::{self, Format};
 use crate::testing::{
-    EVERYWHERE, age_directories, config_for, names, own_keys, sample, write_aged,
+    EVERYWHERE, age_directories, config_for, names, own_keys, sample, with_values, write_aged,
 };
 use crate::{open, recognize};
 use forebay_dataset::{DatasetError, FieldValue, OpenOptions, Opened};
-use forebay_protocol::ids::SampleId;
-use forebay_storage::location::SampleBytes;
 
 /// Images of lengths that differ, in files of 16 rows.
 fn files(root: &Path, count: usize) -> PathBuf {
@@ -153,18 +152,11 @@ fn large_values_of_both_versions_are_read_alone() {
 
 /// The bytes of a sample's arrays.
 fn arrays(opened: &Opened, id: u64) -> Vec<Vec<u8>> {
-    let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
-    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
-    dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values).unwrap();
     let array = |value: &FieldValue<'_>| match value {
         FieldValue::Array(array) if !array.shape.is_empty() => Some(array.bytes.to_vec()),
         _ => None,
     };
-    values.iter().filter_map(array).collect()
+    with_values(opened, id, |values| values.iter().filter_map(array).collect()).unwrap()
 }
 
 #[test]
@@ -242,6 +234,84 @@ fn what_is_not_read_is_named_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let message = open_with(folder.path(), Section::default()).unwrap_err().to_string();
     assert!(message.contains("it has no manifest in _versions"), "{message}");
+}
+
+#[test]
+fn manifests_that_ask_for_more_are_refused() {
+    let data = [field(1, b"00000.lance"), packed(2, 0)].concat();
+    let fragment = |parts: &[Vec<u8>]| field(2, &parts.concat());
+    let is_elsewhere = "is outside its folder, as in a clone";
+    for (message, reason) in [
+        (lance::number(9, 64), "it has a feature of newer versions of Lance"),
+        (fragment(&[]), "its fragment 0 has 0 data files"),
+        (fragment(&[field(2, &[&data[..], &lance::number(7, 1)].concat())]), is_elsewhere),
+        (
+            fragment(&[field(2, &data), field(3, &lance::number(7, 1))]),
+            "a list of deleted rows is outside its folder",
+        ),
+        (
+            fragment(&[field(2, &data), field(3, &lance::number(1, 5))]),
+            "its deleted rows are listed in a way that is not read",
+        ),
+        (
+            fragment(&[field(2, &[&data[..], &packed(2, u64::MAX - 1)].concat())]),
+            "columns were dropped or replaced without rewriting its files",
+        ),
+        (fragment(&[field(2, &field(1, b"../../x.lance"))]), "is no path within its folder"),
+        (vec![8], "it is damaged"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write_aged(&folder.path().join(lance::MANIFEST), &lance::manifest_of(&message));
+        let found = open_with(folder.path(), Section::default()).unwrap_err().to_string();
+        assert!(found.contains(reason), "{reason}: {found}");
+    }
+}
+
+fn packed(key: u64, value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    push_varint(&mut bytes, value);
+    field(key, &bytes)
+}
+
+#[test]
+fn the_newest_version_is_found_by_both_kinds_of_names() {
+    for names in [["3", "12"], ["18446744073709551612", "18446744073709551603"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = files(&folder.path().join("data"), 20);
+        let newest = fs::read(root.join(lance::MANIFEST)).unwrap();
+        fs::remove_file(root.join(lance::MANIFEST)).unwrap();
+        let [older, newer] = names.map(|name| root.join(format!("_versions/{name}.manifest")));
+        write_aged(&older, &lance::manifest(&[("00000.lance".to_owned(), 16)]));
+        write_aged(&newer, &newest);
+        write_aged(&root.join("_versions/d17.manifest"), b"detached");
+        let opened = open_with(&root, Section::default()).unwrap();
+        assert_eq!(opened.dataset.sample_count(), 20);
+    }
+}
+
+#[test]
+fn damaged_lists_of_deleted_rows_are_refused() {
+    for (extension, reason) in
+        [("bin", "it is no bitmap of deleted rows"), ("arrow", "it is no Arrow stream")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        copy(&fixture("deleted"), folder.path());
+        for entry in fs::read_dir(folder.path().join("_deletions")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().unwrap() == extension {
+                fs::write(&path, [7; 40]).unwrap();
+            }
+        }
+        let found = open_with(folder.path(), Section::default()).unwrap_err().to_string();
+        assert!(found.contains(reason) && found.contains("_deletions/"), "{found}");
+    }
+}
+
+#[test]
+fn the_first_row_decides_about_pictures_although_the_first_file_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open_with(&files(folder.path(), 3), Section::default()).unwrap();
+    assert_eq!(sample(&opened, 2).unwrap(), ["image 25", "2"]);
 }
 
 #[test]

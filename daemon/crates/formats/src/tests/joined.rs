@@ -6,11 +6,10 @@ use tempfile::TempDir;
 use zip::CompressionMethod;
 
 use crate::open;
-use crate::testing::{config_for, npy_bytes, npz_bytes, sample, write_aged};
+use crate::testing::{config_for, npy_bytes, npz_bytes, sample, with_values, write_aged};
 use forebay_dataset::OpenOptions;
 use forebay_dataset::*;
 use forebay_protocol::ids::SampleId;
-use forebay_storage::location::SampleBytes;
 
 /// A folder of arrays with one number each, starting at `first`.
 fn numbers(folder: &TempDir, name: &str, descr: &str, first: u8, count: u8) -> (String, Opened) {
@@ -45,17 +44,11 @@ fn members(folder: &TempDir, name: &str, members: &[(&str, &str, u8)]) -> (Strin
 
 /// The first byte of a sample's field.
 fn first_byte(opened: &Opened, id: u64, field: usize) -> u8 {
-    let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
-    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
-    dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values).unwrap();
-    match &values[field] {
+    let first = |values: &[FieldValue<'_>]| match &values[field] {
         FieldValue::Array(array) => array.bytes[0],
         other => panic!("{other:?}"),
-    }
+    };
+    with_values(opened, id, first).unwrap()
 }
 
 #[test]

@@ -3,13 +3,11 @@ use std::path::{Path, PathBuf};
 
 use forebay_config::DatasetConfig;
 use forebay_keys::{Located, Section, Value};
-use forebay_protocol::ids::SampleId;
 
 use crate::conformance::{self, Format};
 use crate::open;
-use crate::testing::{EVERYWHERE, config_for, npy_bytes};
-use forebay_dataset::{DatasetError, FieldValue, OpenOptions, Opened};
-use forebay_storage::location::SampleBytes;
+use crate::testing::{EVERYWHERE, config_for, npy_bytes, with_values};
+use forebay_dataset::{DatasetError, Field, FieldValue, OpenOptions, Opened};
 
 fn raw(tokens: impl IntoIterator<Item = u16>) -> Vec<u8> {
     tokens.into_iter().flat_map(u16::to_le_bytes).collect()
@@ -164,15 +162,7 @@ impl Fixture {
 
 /// The fields of a row as numbers, by name.
 fn row(opened: &Opened, id: u64) -> Vec<(String, Vec<i64>)> {
-    let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    storage.open_all(dataset.as_ref(), &locations, 1 << 20, &mut parts).unwrap();
-    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
-    let mut values = Vec::new();
-    dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values).unwrap();
-    let named = dataset.fields().iter().zip(&values).map(|(field, value)| {
+    let named = |(field, value): (&Field, &FieldValue<'_>)| {
         let FieldValue::Array(array) = value else { panic!("{value:?}") };
         let size = usize::try_from(array.dtype.size_bytes()).unwrap();
         let number = |bytes: &[u8]| {
@@ -182,8 +172,9 @@ fn row(opened: &Opened, id: u64) -> Vec<(String, Vec<i64>)> {
             i64::from_le_bytes(wide)
         };
         (field.name.clone(), array.bytes.chunks_exact(size).map(number).collect())
-    });
-    named.collect()
+    };
+    let fields = opened.dataset.fields();
+    with_values(opened, id, |values| fields.iter().zip(values).map(named).collect()).unwrap()
 }
 
 fn field(opened: &Opened, id: u64, name: &str) -> Vec<i64> {

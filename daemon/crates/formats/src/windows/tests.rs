@@ -8,9 +8,10 @@ use forebay_config::DatasetConfig;
 use forebay_protocol::ids::SampleId;
 
 use crate::conformance;
-use crate::testing::{EVERYWHERE, config_for, npy_bytes, own_keys, sample, write_aged};
+use crate::testing::{
+    EVERYWHERE, config_for, npy_bytes, own_keys, sample, with_values, write_aged,
+};
 use forebay_dataset::{DatasetError, FieldKind, FieldValue, OpenOptions, Opened};
-use forebay_storage::location::SampleBytes;
 
 /// The rows `first..end`, each of which has two numbers: ten times the row, and one more.
 fn rows(first: i16, end: i16) -> Vec<u8> {
@@ -61,18 +62,11 @@ fn open_with(format: &str, path: &Path, keys: &str) -> Result<Opened, DatasetErr
 
 /// The values of each field of a sample, as its bytes.
 pub(super) fn values(opened: &Opened, id: u64) -> Vec<Vec<u8>> {
-    let Opened { dataset, storage, .. } = opened;
-    let (mut locations, mut parts) = (Vec::new(), Vec::new());
-    let (mut bytes, mut ends, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    dataset.locate(SampleId(id), &mut locations);
-    storage.open_all(dataset.as_ref(), &locations, 1 << 30, &mut parts).unwrap();
-    storage.read_all(dataset.as_ref(), &mut parts, &mut bytes, &mut ends).unwrap();
-    dataset.read(SampleId(id), SampleBytes::new(&bytes, &ends), &mut values).unwrap();
     let bytes = |value: &FieldValue<'_>| match value {
         FieldValue::Array(array) => array.bytes.to_vec(),
         other => panic!("{other:?}"),
     };
-    values.iter().map(bytes).collect()
+    with_values(opened, id, |values| values.iter().map(bytes).collect()).unwrap()
 }
 
 fn name(opened: &Opened, id: u64) -> String {
