@@ -2,6 +2,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::bitpacking::{BLOCK, block_bytes, unpack};
+use super::fsst::Symbols;
+use super::layout::Compression;
+use super::values::{Damaged, Form, Values};
 use super::{READER, manifest};
 use crate::fuzzing::{read_for_fuzzing, read_in_memory};
 use forebay_index::window::InMemory;
@@ -71,4 +74,48 @@ fn every_width_of_packed_numbers_is_unpacked() {
             );
         }
     }
+}
+
+#[test]
+fn symbols_and_escaped_bytes_make_a_text() {
+    let mut table = vec![0; 8 + 256 * 8 + 256];
+    table[..8].copy_from_slice(&((0x4653_5354_u64 << 32) | 1 << 24 | 2).to_le_bytes());
+    table[8..11].copy_from_slice(b"the");
+    table[16..18].copy_from_slice(b"re");
+    table[24..26].copy_from_slice(&[3, 2]);
+    let symbols = Symbols::parse(&table).unwrap();
+    let mut text = Vec::new();
+    symbols.unpack(&[0, 1, 255, b'!', 1], &mut text).unwrap();
+    assert_eq!(text, b"there!re");
+    assert_eq!(symbols.unpack(&[2], &mut text), None, "a code without a symbol");
+    assert_eq!(symbols.unpack(&[0, 255], &mut text), None, "an escape at the end");
+    // The encoder was not used.
+    table[3] = 0;
+    text.clear();
+    Symbols::parse(&table).unwrap().unpack(&[255, 7], &mut text).unwrap();
+    assert_eq!(text, [255, 7]);
+    assert_eq!(Symbols::parse(&table[1..]), None);
+}
+
+#[test]
+fn numbers_after_the_last_block_are_packed_or_as_they_are() {
+    let compression = Compression::PackedAlike { bytes: 2, width: 3 };
+    let unpack = |buffer: &[u8]| Values::unpack(&compression, &[buffer], 1026, Form::Block);
+    // A block of zeros.
+    let whole = vec![0; block_bytes(3)];
+    let plain = [&whole[..], &[5, 0, 6, 0]].concat();
+    let found = unpack(&plain).unwrap();
+    assert_eq!(
+        [1023, 1024, 1025, 1026].map(|place| found.number(place)),
+        [Some(0), Some(5), Some(6), None]
+    );
+    let mut packed = whole.repeat(2);
+    // The first numbers of the first two lanes.
+    (packed[block_bytes(3)], packed[block_bytes(3) + 2]) = (5, 6);
+    let found = unpack(&packed).unwrap();
+    assert_eq!(
+        [1023, 1024, 1025, 1026].map(|place| found.number(place)),
+        [Some(0), Some(5), Some(6), None]
+    );
+    assert_eq!(unpack(&whole), Err(Damaged));
 }
