@@ -251,7 +251,7 @@ impl Ring {
     /// Announces that the client is about to sleep, and rings the doorbell if slots were returned without one.
     pub(crate) fn announce_sleep(&self) {
         self.with_rings(|rings| {
-            if rings.returns.announce_sleep() {
+            if rings.returns.announce_sleep(&rings.publish) {
                 rings.ring_doorbell();
             }
         });

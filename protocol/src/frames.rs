@@ -33,7 +33,7 @@ use crate::observing::{Recording, ReplayRequest, SessionSteps};
 use crate::tensor::TensorSpec;
 
 /// The version of frames and rings that this crate implements.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 /// The parts of a configuration's fingerprint, in order.
 pub const CONFIG_PARTS: [&str; 4] = ["order.seed", "order.shuffle", "operations", "output"];
 /// The size of each of [`CONFIG_PARTS`] in a configuration's fingerprint.

@@ -54,7 +54,7 @@ pub fn publish_ring(bytes: &[u8]) {
     for sequence in (0..8).chain(published.saturating_sub(8)..published) {
         let _ = reader.read(sequence);
     }
-    let _ = (reader.wake_at(), reader.progress());
+    let _ = (reader.wake_at(), reader.looks_soon(), reader.progress());
 }
 
 /// A return segment that changes arbitrarily while a daemon reads it; each step of the fuzzer's bytes is one write.

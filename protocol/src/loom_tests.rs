@@ -98,7 +98,7 @@ fn loom_no_wake_up_is_lost_on_publish() {
         });
         let reader = PublishReader::new(publish).unwrap();
         let mut client = ReturnWriter::new(back, 2);
-        client.announce_sleep();
+        client.announce_sleep(&reader);
         let seen = reader.published() == 1;
         let rang = daemon.join().unwrap();
         assert!(seen || rang, "the client sleeps and the daemon does not ring");
@@ -117,12 +117,36 @@ fn loom_no_wake_up_is_lost_on_return() {
         let mut client = ReturnWriter::new(back, 2);
         let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
         let trainer = thread::spawn(move || client.give_back(word, &reader));
-        writer.ask_wake_at(1);
+        writer.ask_wake_at(1, false);
         let found = returns.take_return().unwrap();
         let rang = trainer.join().unwrap();
         assert!(found == Some(word) || rang, "the daemon sleeps and the client does not ring");
         if found.is_none() {
             assert_eq!(returns.take_return().unwrap(), Some(word));
         }
+    });
+}
+
+/// No wake-up is lost when the daemon no longer looks by itself: if it finds nothing after saying so, a client that goes
+/// to sleep rings the doorbell.
+#[test]
+fn loom_no_wake_up_is_lost_on_sleep() {
+    model(|| {
+        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
+        let back = Arc::new(HeapWords::new(return_words(2)));
+        let writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
+        let mut returns = ReturnReader::new(Arc::clone(&back), 2);
+        let reader = PublishReader::new(publish).unwrap();
+        let mut client = ReturnWriter::new(back, 2);
+        let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
+        writer.ask_wake_at(u64::MAX, true);
+        let trainer = thread::spawn(move || {
+            assert!(!client.give_back(word, &reader), "not due");
+            client.announce_sleep(&reader)
+        });
+        writer.ask_wake_at(u64::MAX, false);
+        let found = returns.take_return().unwrap();
+        let rang = trainer.join().unwrap();
+        assert!(found == Some(word) || rang, "both sleep, and the return is not seen");
     });
 }

@@ -20,6 +20,7 @@ const WORD_CAPACITY: usize = 1;
 const WORD_ENTRY_WORDS: usize = 2;
 const WORD_PUBLISHED: usize = 8;
 const WORD_WAKE_AT: usize = 16;
+const WORD_LOOKS_SOON: usize = 17;
 const WORD_PROGRESS: usize = 24;
 /// Entries start on the segment's second page.
 #[cfg(not(loom))]
@@ -191,14 +192,17 @@ impl<W: Words> PublishWriter<W> {
         fence(Ordering::SeqCst);
     }
 
-    /// Requests a doorbell once the client has returned `returned` slots in total; `u64::MAX`: never.
+    /// Requests a doorbell once the client has returned `returned` slots in total; `u64::MAX`: never. With `looks_soon`
+    /// a client that goes to sleep after fewer returns sends none: the caller looks at the returns in any case, when its
+    /// work wakes it.
     ///
     /// Afterwards the caller must check the return ring once more before it sleeps.
-    pub fn ask_wake_at(&self, returned: u64) {
+    pub fn ask_wake_at(&self, returned: u64, looks_soon: bool) {
         // Relaxed: ordered by the fence.
         self.words.word(WORD_WAKE_AT).store(returned, Ordering::Relaxed);
-        // SeqCst fence: pairs with the one in `ReturnWriter::give_back`. Either the client sees the new mark, or this
-        // side sees the return.
+        self.words.word(WORD_LOOKS_SOON).store(looks_soon.into(), Ordering::Relaxed);
+        // SeqCst fence: pairs with those in `ReturnWriter::give_back` and `ReturnWriter::announce_sleep`. Either the
+        // client sees the new marks, or this side sees the return.
         fence(Ordering::SeqCst);
     }
 
@@ -253,6 +257,12 @@ impl<W: Words> PublishReader<W> {
     pub fn wake_at(&self) -> u64 {
         // Relaxed: read after the fence in `ReturnWriter::give_back`.
         self.words.word(WORD_WAKE_AT).load(Ordering::Relaxed)
+    }
+
+    /// Whether the daemon looks at the returns without a doorbell, as set by [`PublishWriter::ask_wake_at`].
+    pub fn looks_soon(&self) -> bool {
+        // Relaxed: read after the fence in `ReturnWriter::announce_sleep`.
+        self.words.word(WORD_LOOKS_SOON).load(Ordering::Relaxed) != 0
     }
 
     /// The number set by [`PublishWriter::show_progress`].

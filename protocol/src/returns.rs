@@ -83,14 +83,17 @@ impl<W: Words> ReturnWriter<W> {
     }
 
     /// Announces that the client is about to sleep. The caller must check the publish ring once more afterwards.
-    /// True: slots were returned without a doorbell; the caller must ring it now, or both sides could sleep.
-    pub fn announce_sleep(&mut self) -> bool {
+    /// True: slots were returned without a doorbell, and the daemon may not look at them; the caller must ring it now,
+    /// or both sides could sleep.
+    pub fn announce_sleep<P: Words>(&mut self, publish: &PublishReader<P>) -> bool {
         // Relaxed: ordered by the fence.
         self.words.word(WORD_SLEEPING).store(1, Ordering::Relaxed);
-        // SeqCst fence: pairs with the one in `PublishWriter::publish`.
+        // SeqCst fence: pairs with those in `PublishWriter::publish` and `PublishWriter::ask_wake_at`.
         fence(Ordering::SeqCst);
-        let due = self.returned > self.rung_at;
-        self.rung_at = self.returned;
+        let due = self.returned > self.rung_at && !publish.looks_soon();
+        if due {
+            self.rung_at = self.returned;
+        }
         due
     }
 

@@ -176,7 +176,7 @@ fn full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
     let batches: Vec<Descriptor> = std::iter::from_fn(|| rings.publish()).collect();
     assert_eq!(batches.len(), usize::from(SLOTS));
     assert!(!rings.give_back(&batches[0]), "no wake-up was requested");
-    rings.publish_writer.ask_wake_at(2);
+    rings.publish_writer.ask_wake_at(2, false);
     assert!(rings.give_back(&batches[1]), "the second return is due");
     assert!(!rings.give_back(&batches[2]), "and rings once");
     assert_eq!(rings.accept().len(), 3);
@@ -186,14 +186,18 @@ fn full_ring_stops_the_daemon_and_one_return_wakes_it<M: Memory>() {
 fn sleep_and_progress_are_visible_to_the_other_side<M: Memory>() {
     let mut rings = rings::<M>();
     assert!(!rings.return_reader.client_sleeps());
-    assert!(!rings.return_writer.announce_sleep(), "nothing was returned");
+    assert!(!rings.return_writer.announce_sleep(&rings.publish_reader), "nothing was returned");
     assert!(rings.return_reader.client_sleeps());
     rings.return_writer.announce_wake();
     assert!(!rings.return_reader.client_sleeps());
     let batch = rings.publish().unwrap();
-    rings.publish_writer.ask_wake_at(u64::MAX);
+    rings.publish_writer.ask_wake_at(u64::MAX, true);
     assert!(!rings.give_back(&batch));
-    assert!(rings.return_writer.announce_sleep(), "a return went without a doorbell");
+    let mut announce = || rings.return_writer.announce_sleep(&rings.publish_reader);
+    assert!(!announce(), "the daemon looks without a doorbell");
+    rings.publish_writer.ask_wake_at(u64::MAX, false);
+    assert!(announce(), "a return went without a doorbell");
+    assert!(!announce(), "and rings once");
     rings.publish_writer.show_progress(41);
     assert_eq!(rings.publish_reader.progress(), 41);
     rings.return_writer.show_taken(7, 8);

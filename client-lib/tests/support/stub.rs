@@ -282,7 +282,7 @@ impl Session {
                 return;
             }
             let Some((slot, generation)) = serving.table.begin_fill() else {
-                serving.publish.ask_wake_at(serving.returns.consumed() + 1);
+                serving.publish.ask_wake_at(serving.returns.consumed() + 1, false);
                 return;
             };
             let rows = u64::from(self.script.rows);

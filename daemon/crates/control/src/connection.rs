@@ -145,7 +145,7 @@ impl Client {
         let io_failed = |source: std::io::Error| SocketError::Call { call: "epoll", source };
         let patience = self.host.patience;
         let shared = Shared { connection: Rc::clone(&connection), patience: patience.sending };
-        let socket = watch(shared, Interest::READABLE | Interest::WRITABLE).map_err(io_failed)?;
+        let socket = watch(shared, Interest::READABLE).map_err(io_failed)?;
         let death = peer::death(pidfd);
         tokio::pin!(death);
         let announced_death = peer::death(None);

@@ -147,12 +147,13 @@ impl Engine {
             return;
         };
         let limit = self.limit_of(session);
+        let beside = (self.chunk_of(session.stream_number), self.pool.threads());
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
         session.set_limit(limit);
         let begun = self.pool.shared.recorder.is_on().then(|| self.clock.now());
-        let advanced = session.advance();
+        let advanced = session.advance(beside);
         if let Some(begun) = begun {
             self.pool.shared.recorder.advanced(number, begun, self.clock.elapsed(begun));
         }

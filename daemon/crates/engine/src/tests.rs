@@ -275,7 +275,7 @@ impl Client {
     /// The next batch, whichever seek it belongs to.
     async fn next(&mut self) -> Descriptor {
         // A client without a ready batch announces the slots that it has returned since the last doorbell.
-        if self.publish.published() == self.read && self.returns.announce_sleep() {
+        if self.publish.published() == self.read && self.returns.announce_sleep(&self.publish) {
             self.engine.borrow_mut().advance(self.number);
         }
         while self.publish.published() == self.read {
@@ -303,7 +303,7 @@ impl Client {
                 let taken = self.publish.read(self.read - 1).unwrap();
                 self.give_back(&taken);
             }
-            if self.returns.announce_sleep() {
+            if self.returns.announce_sleep(&self.publish) {
                 self.engine.borrow_mut().advance(self.number);
             }
             tokio::task::yield_now().await;

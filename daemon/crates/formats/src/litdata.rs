@@ -1,17 +1,19 @@
 //! `litdata`: the chunks that LitData's `optimize` writes.
 //!
 //! A folder has an `index.json` that lists the chunks and the types of an item's leaves. This file parses the
-//! description and the type names. [`records`](crate::records) reads chunks of records; chunks of [`rows`] are read as tables.
+//! description and the type names. [`records`](crate::records) reads chunks of records; chunks that are tables are read as
+//! such ([`tables`]).
 
 pub(crate) mod nested;
-mod rows;
+
+mod tables;
 pub(crate) mod tokens;
 
 use forebay_config::DatasetConfig;
 use forebay_protocol::tensor::DType;
 use serde::Deserialize;
 
-use self::rows::Rows;
+use self::tables::TableChunks;
 use crate::indexed;
 use crate::records::{Compression, Described, DescribedShard, Description, Packing, Records};
 use crate::tables::Tables;
@@ -58,13 +60,13 @@ pub(super) fn open(
     storage: &dyn Storage,
     options: OpenOptions<'_>,
 ) -> OpenedFormat {
-    let are_rows = match options.previous_index {
+    let are_tables = match options.previous_index {
         // A restart does not read the storage.
         Some(index) => is_row_index(index),
-        None => rows::are_here(storage)?,
+        None => tables::are_here(storage)?,
     };
-    match are_rows {
-        true => indexed::open::<Tables<Rows>>(config, storage, options),
+    match are_tables {
+        true => indexed::open::<Tables<TableChunks>>(config, storage, options),
         false => indexed::open::<Records<Chunks>>(config, storage, options),
     }
 }
@@ -76,7 +78,7 @@ pub(super) fn has_saved_index(
     options: OpenOptions<'_>,
 ) -> bool {
     indexed::has_saved_index::<Records<Chunks>>(config, options)
-        || indexed::has_saved_index::<Tables<Rows>>(config, options)
+        || indexed::has_saved_index::<Tables<TableChunks>>(config, options)
 }
 
 /// Chunks whose items are records.
@@ -153,13 +155,6 @@ pub(super) fn describe(text: &[u8]) -> Result<Described, String> {
                  of LitData's loader",
                 tokens::LOADER
             ));
-        }
-        Some("ParquetLoader") => {
-            return Err(
-                "its chunks are Parquet files (ParquetLoader); set dataset.format to \"parquet\", and dataset.path to the folder of \
-                 the files"
-                    .to_owned(),
-            );
         }
         Some(loader) => {
             return Err(format!(

@@ -167,8 +167,10 @@ impl Tokenizer {
             ["NFKC", "NFKD", "Precompiled"].iter().any(|kind| normalizer.contains(kind));
         // U+FDFA has three bytes and becomes eighteen characters.
         let growth = if decomposes { 6 } else { 1 };
-        let pipeline =
-            tokenizers::from_json(&value.to_string()).map_err(|error| error.to_string())?;
+        // The crate finds no table for some vocabularies of a few long entries.
+        let read = catch_unwind(|| tokenizers::from_json(&value.to_string()));
+        let read = read.map_err(|_| "the tokenizer's crate panics on it".to_owned())?;
+        let pipeline = read.map_err(|error| error.to_string())?;
         let steps = Steps::of(&pipeline, affixes)?.map(Arc::new);
         let digest = *blake3::hash(json).as_bytes();
         Ok(Self { pipeline, steps, added, largest_id, growth, digest })

@@ -4,9 +4,11 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_engine::watch;
 use forebay_protocol::frames::DaemonFrame;
 use forebay_protocol::socket::{Connection, SocketError};
 use forebay_protocol::wire::MAX_FRAME_BYTES;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::cut::Cut;
@@ -42,8 +44,8 @@ pub(super) async fn send(
             Err(SocketError::Call { source, .. })
                 if source.kind() == std::io::ErrorKind::WouldBlock =>
             {
-                match tokio::time::timeout(*patience, socket.writable()).await {
-                    Ok(Ok(mut guard)) => guard.clear_ready(),
+                match tokio::time::timeout(*patience, has_space(connection)).await {
+                    Ok(Ok(())) => {}
                     Ok(Err(source)) => {
                         return Err(SocketError::Call { call: "epoll", source }.into());
                     }
@@ -53,6 +55,14 @@ pub(super) async fn send(
             other => return Ok(other?),
         }
     }
+}
+
+/// Waits until the socket has space. A copy of the descriptor is watched for it: watched all the time, the socket would
+/// wake the engine thread whenever the client takes a doorbell out of it.
+async fn has_space(connection: &Connection) -> std::io::Result<()> {
+    let copy = connection.as_fd().try_clone_to_owned()?;
+    watch(copy, Interest::WRITABLE)?.writable().await?.clear_ready();
+    Ok(())
 }
 
 /// A connection that is watched by the runtime and rung by the engine.

@@ -125,6 +125,40 @@ fn client_that_does_not_read_is_disconnected_with_that_reason() {
 }
 
 #[test]
+fn client_that_reads_late_gets_every_answer() {
+    on_one_thread(async {
+        let (daemon, client) = Connection::pair().unwrap();
+        let served = tokio::task::spawn_local(serve_connection(daemon, endless_scan()));
+        let hello = ClientFrame::Hello { protocol: PROTOCOL_VERSION, release: "test".to_owned() };
+        client.send(&hello, &[]).unwrap();
+        // The answers fill the client's socket, then the requests fill the daemon's.
+        let (mut asked, mut refused) = (0, 0);
+        while refused < 20 {
+            match client.send(&ClientFrame::Stats, &[]) {
+                Ok(()) => (asked, refused) = (asked + 1, 0),
+                Err(SocketError::Call { .. }) => {
+                    refused += 1;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let mut answered = 0;
+        while answered < asked {
+            match client.receive::<DaemonFrame>().unwrap() {
+                Incoming::Frame(DaemonFrame::StatsPart { last, .. }, _) => {
+                    answered += u32::from(last);
+                }
+                Incoming::Frame(frame, _) => assert!(matches!(frame, DaemonFrame::Welcome { .. })),
+                Incoming::Doorbell => panic!("there is no session"),
+                Incoming::Empty => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+        served.abort();
+    });
+}
+
+#[test]
 fn time_limits_of_clients_match_the_design() {
     let Host { patience, .. } = Host::private(Box::new(|_, _| Box::pin(std::future::pending())));
     let seconds = (patience.greeting.as_secs(), patience.sending.as_secs());

@@ -54,18 +54,21 @@ impl Chunk {
         self.most.min(left.div_ceil(lanes.max(1)).max(self.undivided))
     }
 
-    /// Whether `left` rows of a session wait until there are more, if `under_way` rows were taken and are not finished:
-    /// those of two batches of `batch_size` rows at least, of which the next one to be complete wakes the engine before
-    /// work threads have used up the other; and two rows for each of `threads` work threads.
+    /// Whether work threads have enough until the next batch is complete and wakes the engine, if `under_way` rows of a
+    /// session were taken and are not finished: those of two batches of `batch_size` rows at least, and two rows for each
+    /// of `threads` work threads. Never while reads are slow: rows are then read as early as possible.
+    pub(crate) fn is_enough(self, under_way: u64, (batch_size, threads): (u32, u32)) -> bool {
+        self.undivided > QUICK_ROWS && under_way >= 2 * u64::from(batch_size.max(threads))
+    }
+
+    /// Whether `left` rows of a session wait until there are more, beside rows [under way](Self::is_enough).
     pub(crate) fn waits_for_more(
         self,
         left: usize,
         under_way: u64,
         (batch_size, threads): (u32, u32),
     ) -> bool {
-        left < self.undivided
-            && self.undivided > QUICK_ROWS
-            && under_way >= 2 * u64::from(batch_size.max(threads))
+        left < self.undivided && self.is_enough(under_way, (batch_size, threads))
     }
 }
 

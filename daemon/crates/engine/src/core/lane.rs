@@ -163,15 +163,16 @@ impl Engine {
         if self.room_here(stream) == Some(0) {
             return false;
         }
+        let beside = (self.chunk_of(stream), self.pool.threads());
+        let mut sessions = self.sessions.values();
+        sessions.any(|session| session.stream_number == stream && session.has_reads(beside))
+    }
+
+    /// How long rows of a stream wait for further ones.
+    pub(super) fn chunk_of(&self, stream: usize) -> Chunk {
         // Units are read ahead for other rows. Rows that feeders make keep no work thread busy here.
         let waits_for_none = self.streams[stream].shares_units || self.supplies[stream].is_some();
-        let chunk = match waits_for_none {
-            true => Chunk::default(),
-            false => self.fetch_threads[stream].chunk,
-        };
-        let threads = self.pool.threads();
-        let mut sessions = self.sessions.values();
-        sessions.any(|session| session.stream_number == stream && session.has_reads(chunk, threads))
+        if waits_for_none { Chunk::default() } else { self.fetch_threads[stream].chunk }
     }
 
     /// The place and the session number of the session whose next row is fetched first.

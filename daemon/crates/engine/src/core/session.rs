@@ -243,7 +243,9 @@ impl Session {
     }
 
     /// Does everything that is possible now. True: there are rows to fetch.
-    pub fn advance(&mut self) -> Result<bool, SessionEnd> {
+    ///
+    /// `beside`: how long its rows wait for further ones, and the number of work threads.
+    pub(crate) fn advance(&mut self, beside: (Chunk, u32)) -> Result<bool, SessionEnd> {
         self.settle_seeks();
         loop {
             self.take_freed();
@@ -255,7 +257,7 @@ impl Session {
             self.batches.reap_cancelled(&self.work, &mut self.ring);
             self.finish_ahead();
             self.open_batches();
-            if !self.request_wake()? {
+            if !self.request_wake(beside)? {
                 break;
             }
         }
@@ -282,14 +284,15 @@ impl Session {
     }
 
     /// Sets the count of returns at which the client wakes the daemon. True: returns arrived meanwhile.
-    fn request_wake(&mut self) -> Result<bool, SessionEnd> {
+    fn request_wake(&mut self, (chunk, threads): (Chunk, u32)) -> Result<bool, SessionEnd> {
         if self.replay.is_working() {
             self.ring.wake_at_next_return();
         } else if self.fault.is_none()
             && !self.order.is_finished()
             && self.ring.count(SlotState::Free) == 0
         {
-            self.ring.wake_at_half_returned();
+            let under_way = self.batches.rows_under_way(&self.work);
+            self.ring.wake_at_half_returned(chunk.is_enough(under_way, (self.shape.size, threads)));
         } else {
             self.ring.wake_never();
             return Ok(false);
@@ -556,7 +559,7 @@ impl Session {
     }
 
     /// Whether there are rows to fetch that do not wait for further ones, beside so many work threads.
-    pub(crate) fn has_reads(&self, chunk: Chunk, threads: u32) -> bool {
+    pub(crate) fn has_reads(&self, (chunk, threads): (Chunk, u32)) -> bool {
         let left = self.batches.admissions_left();
         let under_way = || self.batches.rows_under_way(&self.work);
         // A substitute in the oldest batch is waited for: no batch is published before it.

@@ -14,7 +14,7 @@ use crate::ground::stream::Stage;
 use forebay_affinity::CpuBudget;
 
 /// Minimal time between readings of the CPU clock, a system call, by a thread that stays in one stage.
-const READING_PERIOD: Duration = Duration::from_micros(200);
+const READING_PERIOD: Duration = Duration::from_millis(1);
 /// A row did not sleep if its time exceeds its CPU time by less than this fraction (1/n) of it.
 const PARTS_OF_A_ROW: u32 = 16;
 /// This thread's times. Opened for each reading: with hundreds of threads, open descriptors would exhaust the limit of

@@ -199,7 +199,7 @@ impl Trainer {
         let client = &mut self.client;
         let asked = monotonic_ns();
         if client.publish.published() == client.read {
-            if client.returns.announce_sleep() {
+            if client.returns.announce_sleep(&client.publish) {
                 client.engine.borrow_mut().advance(client.number);
             }
             while client.publish.published() == client.read {

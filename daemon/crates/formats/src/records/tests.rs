@@ -301,6 +301,32 @@ fn litdata_rows_in_arrow_are_read() {
 }
 
 #[test]
+fn parquet_files_that_litdata_indexed_are_read_in_its_order() {
+    let (_folder, data) = written("litdata-parquet");
+    fs::write(data.join("c.parquet"), "not in the index").unwrap();
+    for reused in [false, true] {
+        let opened = open_with("litdata", &data, Section::default()).unwrap();
+        let fields: Vec<_> = opened.dataset.fields().iter().map(|field| &field.name[..]).collect();
+        assert_eq!(fields, ["image", "label", "caption", "score", "flag"]);
+        assert_eq!((opened.dataset.sample_count(), opened.report.reused), (7, reused));
+        for i in 0..7 {
+            let values = sample(&opened, i).unwrap();
+            assert_eq!(values[0], format!("image {}", 8 + i));
+            assert_eq!(values[1], (-i64::try_from(i).unwrap()).to_string());
+            assert_eq!(values[2], format!("{:?}", "ü".repeat(usize::try_from(i).unwrap())));
+        }
+    }
+    let lists = own_keys("[dataset.fields]\nids = { from = \"ids\", as = \"array\" }");
+    let opened = open_with("litdata", &data, lists).unwrap();
+    for i in 0..7 {
+        assert_eq!(sample(&opened, i).unwrap(), [format!("I64 [{i}]")]);
+    }
+    fs::remove_file(data.join("a.parquet")).unwrap();
+    let message = open_with("litdata", &data, Section::default()).unwrap_err().to_string();
+    assert!(message.contains("a.parquet"), "{message}");
+}
+
+#[test]
 fn compressed_litdata_rows_in_arrow_are_read() {
     let (_folder, data) = written("litdata-rows-zstd");
     let opened = open_with("litdata", &data, Section::default()).unwrap();

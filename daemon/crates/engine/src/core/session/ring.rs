@@ -160,22 +160,22 @@ impl Ring {
 
     /// Asks the client to wake the daemon at its next return.
     pub(super) fn wake_at_next_return(&mut self) {
-        self.publish.ask_wake_at(self.returns.consumed() + 1);
+        self.publish.ask_wake_at(self.returns.consumed() + 1, false);
     }
 
     /// Asks the client to wake the daemon after it has returned half of the slots in circulation: a client that holds
-    /// many batches returns few at a time.
-    pub(super) fn wake_at_half_returned(&mut self) {
+    /// many batches returns few at a time. `looks_soon`: see [`PublishWriter::ask_wake_at`].
+    pub(super) fn wake_at_half_returned(&mut self, looks_soon: bool) {
         let slots = u64::from(self.slots);
         let consumed = self.returns.consumed();
         let taken = self.held_at_start.saturating_add(self.returns.claimed_taken());
         let held = taken.saturating_sub(consumed).min(slots - 1);
-        self.publish.ask_wake_at(consumed + ((slots - held) / 2).max(1));
+        self.publish.ask_wake_at(consumed + ((slots - held) / 2).max(1), looks_soon);
     }
 
     /// Turns wake-ups by returns off.
     pub(super) fn wake_never(&mut self) {
-        self.publish.ask_wake_at(u64::MAX);
+        self.publish.ask_wake_at(u64::MAX, false);
     }
 
     /// Batches taken, as reported by the client.

@@ -1,3 +1,7 @@
+//! Chunks that are tables, of two kinds.
+//!
+//! Parquet files, which `index_parquet_dataset` lists in an `index.json` and `ParquetLoader` reads.
+//!
 //! Chunks whose items are rows of Arrow, as LitData 0.2.70 and later write dicts of plain values and lists. The chunk's
 //! table of items lists empty items. Then follow an Arrow file with all items, its length as a little-endian `u32`, and
 //! a mark. The source is `append_arrow_row_footer` of litdata/streaming/item_loader.py.
@@ -9,22 +13,27 @@ use forebay_config::DatasetConfig;
 use super::{FORMAT, INDEX, Index, MAX_INDEX_BYTES};
 use crate::arrow;
 use crate::tables::{TableFormat, TableKind, none_deleted};
-use forebay_columnar::{Cell, PackedCell, Reader, Reads, Visit};
+use forebay_columnar::{Cell, PackedCell, Reader, Reads, TableColumn, Visit};
 use forebay_dataset::error::DatasetError;
 use forebay_index::saved_index::open_file;
 use forebay_index::stored_file::StoredFile;
 use forebay_index::window::Bytes;
 use forebay_storage::Storage;
 
-/// The mark at the end of a chunk; the length precedes it.
+/// The loader of chunks that are Parquet files.
+const PARQUET: &str = "ParquetLoader";
+/// The beginning of a Parquet file. A chunk of items begins with their number, and none has so many.
+const PARQUET_MARK: &[u8] = b"PAR1";
+
+/// The mark at the end of a chunk of rows; the length precedes it.
 const MARK: &[u8; 8] = b"LDARW01\0";
 const TAIL_BYTES: u64 = 12;
 
-/// Chunks of rows.
+/// Chunks that are tables.
 #[derive(Debug)]
-pub(super) struct Rows;
+pub(super) struct TableChunks;
 
-impl TableKind for Rows {
+impl TableKind for TableChunks {
     const TABLES: TableFormat = TABLES;
 }
 
@@ -34,22 +43,22 @@ const TABLES: TableFormat = TableFormat {
     expected: "the folder of an index.json and its chunks",
     listed,
     deleted: none_deleted,
-    reader: Reader {
-        columns: |chunk| (forebay_columnar::arrow::READER.columns)(&ArrowRows::of(chunk)?),
-        rows,
-    },
-    part: "buffer",
-    uncompressed: "without `compression`",
+    reader: Reader { columns, rows },
+    part: "page or buffer",
+    uncompressed: "without compression (Parquet: with compression=\"none\" and use_dictionary=False)",
     differing: None,
 };
 
-/// Whether the items of a folder are rows of Arrow: `index.json` has `types`, and the first chunk contains an Arrow
-/// file.
+/// Whether the chunks of a folder are tables: `index.json` names the loader of Parquet files, or it has `types`, and the
+/// first chunk contains an Arrow file.
 pub(super) fn are_here(storage: &dyn Storage) -> Result<bool, DatasetError> {
     let Some(file) = StoredFile::if_there(storage, INDEX.as_bytes())? else { return Ok(false) };
     let text = file.read_whole(MAX_INDEX_BYTES)?;
     // `records` reads it again and reports errors.
     let Ok(index) = serde_json::from_slice::<Index>(&text) else { return Ok(false) };
+    if index.config.item_loader.as_deref() == Some(PARQUET) {
+        return Ok(true);
+    }
     let (Some(first), Some(_)) = (index.chunks.first(), &index.config.types) else {
         return Ok(false);
     };
@@ -70,12 +79,31 @@ fn listed(
     names.collect::<Result<_, _>>().map(Some)
 }
 
+/// Whether a chunk is a Parquet file.
+fn is_parquet(chunk: &dyn Bytes) -> Result<bool, DatasetError> {
+    let mut bytes = Vec::new();
+    if chunk.length() >= PARQUET_MARK.len() as u64 {
+        chunk.read(0, PARQUET_MARK.len() as u64, &mut bytes)?;
+    }
+    Ok(bytes == PARQUET_MARK)
+}
+
+fn columns(chunk: &dyn Bytes) -> Result<Vec<TableColumn>, DatasetError> {
+    match is_parquet(chunk)? {
+        true => (forebay_columnar::parquet::READER.columns)(chunk),
+        false => (forebay_columnar::arrow::READER.columns)(&ArrowRows::of(chunk)?),
+    }
+}
+
 fn rows(
     chunk: &dyn Bytes,
     wanted: &[usize],
     reads: Reads,
     visit: Visit<'_>,
 ) -> Result<(), DatasetError> {
+    if is_parquet(chunk)? {
+        return (forebay_columnar::parquet::READER.rows)(chunk, wanted, reads, visit);
+    }
     let rows = ArrowRows::of(chunk)?;
     let mut cells = Vec::new();
     let mut moved = |row: u64, found: &[Cell]| -> Result<ControlFlow<()>, DatasetError> {
