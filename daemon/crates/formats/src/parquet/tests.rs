@@ -53,6 +53,29 @@ fn parquet_files_conform_on_disk_and_from_urls() {
     }
 }
 
+/// The same files, listed as LitData lists them.
+fn indexed_by_litdata(root: &Path, count: usize) -> PathBuf {
+    files(root, count);
+    let chunk = |number| {
+        format!(r#"{{"chunk_bytes": 1, "chunk_size": 1, "filename": "train-{number:05}.parquet"}}"#)
+    };
+    let chunks: Vec<String> = (0..count).map(chunk).collect();
+    let index = format!(
+        r#"{{"chunks": [{}], "config": {{"compression": null, "data_format": ["binary"], "item_loader": "ParquetLoader"}}}}"#,
+        chunks.join(",")
+    );
+    write_aged(&root.join("index.json"), index.as_bytes());
+    root.to_owned()
+}
+
+#[test]
+fn parquet_files_that_litdata_indexed_conform_on_disk_and_from_urls() {
+    for open in EVERYWHERE {
+        let (name, has_names, refuses_cuts) = ("litdata", true, true);
+        conformance::run(&Format { open, name, make: indexed_by_litdata, has_names, refuses_cuts });
+    }
+}
+
 fn footer_bytes(file: &[u8]) -> u32 {
     u32::from_le_bytes(*file[..file.len() - 4].last_chunk().unwrap())
 }
