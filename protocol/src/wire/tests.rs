@@ -101,7 +101,7 @@ where
 
 #[test]
 fn bytes_of_every_client_frame_are_pinned() {
-    assert_eq!(PROTOCOL_VERSION, 10, "a new version: pin its bytes beside the old ones' history");
+    assert_eq!(PROTOCOL_VERSION, 11, "a new version: pin its bytes beside the old ones' history");
     let start = Start {
         config: ConfigSource::File("a".into()),
         overrides: vec![("b".into(), "1".into())],
