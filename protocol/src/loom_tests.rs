@@ -35,6 +35,21 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
+type Memory = Arc<HeapWords>;
+
+/// The daemon's ends of the rings of so many slots, and the client's.
+#[expect(clippy::type_complexity, reason = "two ends of two rings")]
+fn rings(
+    slots: u16,
+) -> ((PublishWriter<Memory>, ReturnReader<Memory>), (PublishReader<Memory>, ReturnWriter<Memory>))
+{
+    let publish = Arc::new(HeapWords::new(publish_words(slots, 0)));
+    let back = Arc::new(HeapWords::new(return_words(slots)));
+    let writer = PublishWriter::new(Arc::clone(&publish), slots, 0);
+    let daemon = (writer, ReturnReader::new(Arc::clone(&back), slots));
+    (daemon, (PublishReader::new(publish).unwrap(), ReturnWriter::new(back, slots)))
+}
+
 /// When the count is seen, the published entry and the slot's bytes are complete.
 #[test]
 fn loom_visible_batch_is_complete() {
@@ -64,12 +79,7 @@ fn loom_visible_batch_is_complete() {
 #[test]
 fn loom_visible_return_is_complete() {
     model(|| {
-        let publish = Arc::new(HeapWords::new(publish_words(1, 0)));
-        let back = Arc::new(HeapWords::new(return_words(1)));
-        let mut writer = PublishWriter::new(Arc::clone(&publish), 1, 0);
-        let mut returns = ReturnReader::new(Arc::clone(&back), 1);
-        let reader = PublishReader::new(publish).unwrap();
-        let mut client = ReturnWriter::new(back, 1);
+        let ((mut writer, mut returns), (reader, mut client)) = rings(1);
         writer.publish(&descriptor(0));
         let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
         let trainer = thread::spawn(move || {
@@ -88,16 +98,11 @@ fn loom_visible_return_is_complete() {
 #[test]
 fn loom_no_wake_up_is_lost_on_publish() {
     model(|| {
-        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
-        let back = Arc::new(HeapWords::new(return_words(2)));
-        let mut writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
-        let returns = ReturnReader::new(Arc::clone(&back), 2);
+        let ((mut writer, returns), (reader, mut client)) = rings(2);
         let daemon = thread::spawn(move || {
             writer.publish(&descriptor(0));
             returns.client_sleeps()
         });
-        let reader = PublishReader::new(publish).unwrap();
-        let mut client = ReturnWriter::new(back, 2);
         client.announce_sleep(&reader);
         let seen = reader.published() == 1;
         let rang = daemon.join().unwrap();
@@ -109,12 +114,7 @@ fn loom_no_wake_up_is_lost_on_publish() {
 #[test]
 fn loom_no_wake_up_is_lost_on_return() {
     model(|| {
-        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
-        let back = Arc::new(HeapWords::new(return_words(2)));
-        let writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
-        let mut returns = ReturnReader::new(Arc::clone(&back), 2);
-        let reader = PublishReader::new(publish).unwrap();
-        let mut client = ReturnWriter::new(back, 2);
+        let ((writer, mut returns), (reader, mut client)) = rings(2);
         let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
         let trainer = thread::spawn(move || client.give_back(word, &reader));
         writer.ask_wake_at(1, false);
@@ -132,12 +132,7 @@ fn loom_no_wake_up_is_lost_on_return() {
 #[test]
 fn loom_no_wake_up_is_lost_on_sleep() {
     model(|| {
-        let publish = Arc::new(HeapWords::new(publish_words(2, 0)));
-        let back = Arc::new(HeapWords::new(return_words(2)));
-        let writer = PublishWriter::new(Arc::clone(&publish), 2, 0);
-        let mut returns = ReturnReader::new(Arc::clone(&back), 2);
-        let reader = PublishReader::new(publish).unwrap();
-        let mut client = ReturnWriter::new(back, 2);
+        let ((writer, mut returns), (reader, mut client)) = rings(2);
         let word = ReturnWord { slot: SlotIndex(1), generation: Generation(7) };
         writer.ask_wake_at(u64::MAX, true);
         let trainer = thread::spawn(move || {
