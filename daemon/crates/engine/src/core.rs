@@ -115,6 +115,12 @@ impl Engine {
         &self.streams
     }
 
+    /// Sets how fast reads of the first stream are.
+    #[cfg(test)]
+    pub(crate) fn set_chunk(&mut self, chunk: crate::actors::fetch_chunk::Chunk) {
+        self.fetch_threads[0].chunk = chunk;
+    }
+
     #[cfg(test)]
     pub(crate) fn pool_shared(&self) -> Arc<Shared> {
         Arc::clone(&self.pool.shared)

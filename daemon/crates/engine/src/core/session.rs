@@ -295,7 +295,6 @@ impl Session {
             self.ring.wake_at_half_returned(chunk.is_enough(under_way, (self.shape.size, threads)));
         } else {
             self.ring.wake_never();
-            return Ok(false);
         }
         self.take_returns()
     }

@@ -1,6 +1,7 @@
 //! The number of concurrent reads, if it is tuned at run time.
 
 use super::*;
+use crate::actors::fetch_chunk::Chunk;
 use forebay_storage::SlowFolder;
 
 #[test]
@@ -22,5 +23,33 @@ fn slow_storage_gets_more_reads_and_batches_stay_the_same() {
                 break;
             }
         }
+    });
+}
+
+/// While rows of two batches are under way and reads are fast, a client that goes to sleep sends no doorbell.
+#[test]
+fn daemon_looks_at_returns_without_a_doorbell_only_while_its_work_wakes_it() {
+    on_engine_thread(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let slow = "[[stage]]\nname = \"work\"\noperations = [{ op = \"delay\", milliseconds = 20 }]\n\
+                    [ring]\nslots = 8\n";
+        let stream = open_stream(folder.path(), false, slow);
+        let engine = start(&stream, 1 << 20);
+        let client = Client::attach(&engine, false);
+        let looks_soon = |chunk| {
+            let mut engine = engine.borrow_mut();
+            engine.set_chunk(chunk);
+            engine.advance(client.number);
+            client.publish.looks_soon()
+        };
+        let quick = Chunk::after(Duration::from_micros(1), 1);
+        while !looks_soon(quick) {
+            tokio::task::yield_now().await;
+        }
+        assert!(!looks_soon(Chunk::default()), "slow reads begin as early as possible");
+        while client.publish.published() < 8 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!looks_soon(quick), "nothing is under way");
     });
 }
