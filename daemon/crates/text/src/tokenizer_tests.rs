@@ -196,3 +196,11 @@ fn unusable_files_are_refused_with_the_reason() {
     let message = Tokenizer::open(&path).unwrap_err().to_string();
     assert!(message.contains("No such file"), "{message}");
 }
+
+/// Found by fuzzing: the crate `ptr_hash` finds no table for these six entries.
+#[test]
+fn file_on_which_the_crate_panics_is_refused() {
+    let file = include_bytes!("../../../../fuzz/corpus/tokenizer/few-long-pieces");
+    let reason = Tokenizer::from_json(file).unwrap_err();
+    assert_eq!(reason, "the tokenizer's crate panics on it");
+}

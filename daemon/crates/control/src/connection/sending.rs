@@ -60,9 +60,8 @@ pub(super) async fn send(
 /// Waits until the socket has space. A copy of the descriptor is watched for it: watched all the time, the socket would
 /// wake the engine thread whenever the client takes a doorbell out of it.
 async fn has_space(connection: &Connection) -> std::io::Result<()> {
-    let copy = connection.as_fd().try_clone_to_owned()?;
-    watch(copy, Interest::WRITABLE)?.writable().await?.clear_ready();
-    Ok(())
+    let copy = watch(connection.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+    copy.writable().await.map(drop)
 }
 
 /// A connection that is watched by the runtime and rung by the engine.
