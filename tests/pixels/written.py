@@ -55,10 +55,21 @@ def packed(data, code):
 
 def samples_of(block, bits, order):
     """A block's rows as a file has them, each padded to whole bytes."""
+    if block.dtype.kind != "u":
+        return block.astype(block.dtype.newbyteorder(order)).tobytes()
     if bits >= 8:
         return block.astype(f"{order}u{bits // 8}").tobytes()
     rows = np.unpackbits(block.astype(np.uint8)[..., None], axis=-1)[..., 8 - bits :]
     return np.packbits(rows.reshape(len(block), -1), axis=1).tobytes()
+
+
+def differences_of_floats(block):
+    """Predictor 3: of each row first the highest bytes of all floats; of bytes the differences to the pixel before."""
+    height, width, samples = block.shape
+    highest_first = block.astype(block.dtype.newbyteorder(">")).reshape(height, -1).view(np.uint8)
+    planes = highest_first.reshape(height, width * samples, -1).transpose(0, 2, 1).reshape(height, -1).copy()
+    planes[:, samples:] -= planes[:, :-samples].copy()
+    return planes.tobytes()
 
 
 def tiff(
@@ -76,6 +87,9 @@ def tiff(
                 if tile:
                     missing = [(0, chunk_height - block.shape[0]), (0, chunk_width - block.shape[1]), (0, 0)]
                     block = np.pad(block, missing, mode="edge")
+                if predictor == 3:
+                    chunks.append(packed(differences_of_floats(block), code))
+                    continue
                 if predictor == 2:
                     block = np.concatenate([block[:, :1], block[:, 1:] - block[:, :-1]], axis=1)
                 chunks.append(packed(samples_of(block, bits, order), code))

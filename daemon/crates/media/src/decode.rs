@@ -25,6 +25,7 @@ use forebay_dataset::Defect;
 use forebay_jpeg_index::JpegIndex;
 pub use format::Content;
 use format::{Form, Format};
+pub use tiff::raster;
 
 /// All formats except JPEG, which can be decoded in part.
 static FORMATS: [Format; 6] =

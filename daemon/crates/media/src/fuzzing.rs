@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::array::ArrayBuffer;
+use super::decode::raster::{Raster, RasterAxes};
 use super::decode::{self, Content, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
@@ -48,10 +49,23 @@ pub fn webp(bytes: &[u8]) {
     decode(b"RIFF", &mended);
 }
 
-/// A TIFF file, of either byte order.
+/// A TIFF file, of either byte order, as an image and as a raster.
 pub fn tiff(bytes: &[u8]) {
-    decode(b"II\x2a\0", bytes);
-    decode(b"MM\0\x2a", bytes);
+    for magic in [b"II\x2a\0", b"MM\0\x2a"] {
+        decode(magic, bytes);
+        let file = [magic, bytes.get(CHOICES..).unwrap_or_default()].concat();
+        let Ok(raster) = Raster::open(&file) else { continue };
+        for axes in [RasterAxes::SamplesFirst, RasterAxes::SamplesLast] {
+            let elements = raster
+                .array_type(axes)
+                .shape
+                .iter()
+                .fold(1, |all: u64, side| all.saturating_mul(*side));
+            if elements.saturating_add(raster.decoding_bytes()) <= 16 * MOST_PIXELS {
+                let _ = raster.decode(axes, &mut ArrayBuffer::default());
+            }
+        }
+    }
 }
 
 /// What a process that decodes videos answers: the number of the head's bytes, the head, the planes. The first picture is

@@ -117,6 +117,16 @@ words! {
     }
 }
 
+words! {
+    /// The place of a raster's samples among the dimensions of an array.
+    pub(crate) enum RasterLayout {
+        /// `[samples, height, width]`.
+        SamplesFirst = "chw",
+        /// `[height, width, samples]`.
+        SamplesLast = "hwc",
+    }
+}
+
 /// Two positive numbers, the smaller one first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PositiveRange {

@@ -128,6 +128,11 @@ impl<'a> Reckoning<'a> {
         self.lists.get_mut(field).map(std::mem::take).unwrap_or_default()
     }
 
+    /// The file of an image that is not decoded.
+    pub(crate) fn file(&self, field: usize) -> Option<&'a [u8]> {
+        self.files.get(field).copied().flatten()
+    }
+
     /// Adds the decoding of an image. A file that decoding refuses needs no memory.
     pub(crate) fn decode(
         &mut self,
@@ -135,7 +140,7 @@ impl<'a> Reckoning<'a> {
         channels: u8,
         header: impl FnOnce(&mut Decoders, &[u8]) -> Result<ImageHeader, Defect>,
     ) {
-        let Some(file) = self.files.get(field).copied().flatten() else { return };
+        let Some(file) = self.file(field) else { return };
         let Ok(header) = header(&mut Decoders::default(), file) else { return };
         self.scratch_bytes += decoding_bytes(file, &header, channels);
         self.images[field] = Some(ImageNow::of(header.size(), channels));

@@ -9,6 +9,7 @@ pub(super) mod chat;
 pub(super) mod color_jitter;
 pub(super) mod crop;
 pub(super) mod decode_image;
+pub(super) mod decode_raster;
 pub(super) mod decode_video;
 pub(super) mod delay;
 #[cfg(test)]

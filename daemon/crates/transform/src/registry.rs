@@ -12,9 +12,9 @@ use super::operations::spectrogram;
 use super::operations::spin;
 use super::operations::{
     auto_augment, batch_choice, batch_mixes, batch_python, color_jitter, crop, decode_image,
-    decode_video, delay, gaussian_blur, grayscale, image_patches, map_segments, normalize, pad,
-    random_erasing, random_flip, random_levels, random_lists, random_resized_crop, resize, views,
-    warps,
+    decode_raster, decode_video, delay, gaussian_blur, grayscale, image_patches, map_segments,
+    normalize, pad, random_erasing, random_flip, random_levels, random_lists, random_resized_crop,
+    resize, views, warps,
 };
 #[cfg(feature = "text")]
 use super::operations::{chat, tokenize};
@@ -28,6 +28,7 @@ pub(crate) type Compile =
 /// 96 × 72 pixels; `None`: its effect is not visible.
 const OPERATIONS: &[(Table, Compile, Option<&str>)] = &[
     (decode_image::Arguments::TABLE, decode_image::compile, None),
+    (decode_raster::Arguments::TABLE, decode_raster::compile, None),
     (decode_video::Arguments::TABLE, decode_video::compile, None),
     (resize::Arguments::TABLE, resize::compile, Some("size = [72, 48]")),
     (crop::Center::TABLE, crop::compile_center, Some("size = [48, 64]")),

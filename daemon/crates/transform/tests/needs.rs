@@ -429,6 +429,19 @@ fn memory_between_stages_is_included_in_the_estimate() {
     );
 }
 
+#[test]
+fn rasters_need_at_most_the_estimate() {
+    let _alone = alone();
+    let text = format!(
+        "[[stage]]\noperations = [{{ op = \"decode-raster\", size = {SIDE}, samples = 3, dtype = \"uint16\" }}]\n\
+         [[stage]]\noperations = [{{ op = \"delay\", milliseconds = 0 }}]\n"
+    );
+    let (most, reckoned, kept) = taken_of(&InMemory::images(), &tiff(3), &text);
+    let figures = format!("{most} of {reckoned}");
+    assert!(most <= reckoned + MEASURED_WITHIN_BYTES && reckoned <= 4 * most, "{figures}");
+    assert!(kept <= KEPT_BYTES as u64 + (1 << 20), "{figures}: keeps {kept}");
+}
+
 /// One picture of a list is decoded and resized at a time, and the patches of all are held.
 #[test]
 fn patches_of_pictures_need_at_most_the_estimate() {

@@ -3,42 +3,72 @@
 //!
 //! Own code with the crates `weezl` and `flate2`: the crate `tiff` reads no palettes ([decision
 //! 0034](../../../../../docs/decisions/0034-pictures-and-audio.md)). Unsupported features are refused by name: JPEG,
-//! fax and other compressions, floats, YCbCr, Lab, BigTIFF. Old files that libtiff reads are read: LZW of TIFF 4, tiles
+//! fax and other compressions, YCbCr, Lab, BigTIFF. Samples that are no image's are read by [`raster`]. Old files that libtiff reads are read: LZW of TIFF 4, tiles
 //! that are listed as strips, bytes with reversed bits.
 
 mod chunks;
 pub(super) mod directory;
 mod layout;
+pub mod raster;
+mod stored;
+
+use std::ops::Range;
 
 use super::format::{Content, Form, Format};
 use super::{colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
-use chunks::{Unpacker, add_up, defect};
+use chunks::{Predictor, Unpacker, add_up, defect, join_floats};
 use forebay_dataset::Defect;
 use layout::{Alpha, Layout, Meaning};
+use stored::Stored;
 
 pub(super) const FORMAT: Format = Format {
     begins: |file| matches!(file, [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..]),
     may_be_wide: true,
     read_header: |file, wants_orientation| {
         let tag = if wants_orientation { exif::orientation(file) } else { 1 };
-        Ok((Layout::read(file)?.size, tag))
+        Ok((Layout::read(file)?.stored.size, tag))
     },
     bytes_beside_pixels: |file, _, form| {
         let Ok(layout) = Layout::read(file) else { return 0 };
-        let area = u64::from(layout.size.width) * u64::from(layout.size.height);
-        let stored = area * (layout.used() * layout.element_bytes()) as u64;
+        let Size { width, height } = layout.stored.size;
+        let area = u64::from(width) * u64::from(height);
+        let stored = area * (layout.used() * layout.stored.element_bytes()) as u64;
         let unconverted = if layout.is_direct(form) { 0 } else { stored };
-        let reversed = if layout.has_reversed_bits { file.len() as u64 } else { 0 };
-        // A row of a strip or tile, and the unpackers' memory.
-        unconverted + reversed + layout.chunk_row_bytes() as u64 + UNPACKER_BYTES
+        unconverted + unpacking_bytes(file, &layout.stored)
     },
     decode,
 };
 
 /// LZW's tables, or deflate's window and tables.
 const UNPACKER_BYTES: u64 = 256 << 10;
+
+/// The memory of [`read_samples`] beside its result.
+fn unpacking_bytes(file: &[u8], stored: &Stored<'_>) -> u64 {
+    let reversed = if stored.has_reversed_bits { file.len() as u64 } else { 0 };
+    // A row of a strip or tile, twice if its floats are joined, and the unpackers' memory.
+    let rows = if stored.predictor == Predictor::Floats { 2 } else { 1 };
+    reversed + rows * stored.chunk_row_bytes() as u64 + UNPACKER_BYTES
+}
+
+/// The places of samples in a result.
+#[derive(Debug, Clone, Copy)]
+struct Placing {
+    /// Samples per pixel; those after them are left out.
+    used: usize,
+    /// Elements from a pixel to the next.
+    pixel: usize,
+    /// Elements from a sample of a pixel to its next.
+    sample: usize,
+}
+
+impl Placing {
+    /// Pixel by pixel.
+    const fn of_pixels(used: usize) -> Self {
+        Self { used, pixel: used, sample: 1 }
+    }
+}
 
 /// Decodes the image to a form.
 fn decode(
@@ -52,98 +82,102 @@ fn decode(
     layout.check(form)?;
     let count = size.width as usize * size.height as usize;
     let pixel_bytes = usize::from(form.channels) * form.content.element_bytes();
+    let placing = Placing::of_pixels(layout.used());
     if layout.is_direct(form) {
-        return read_samples(file, &layout, prepare(pixels, count * pixel_bytes));
+        return read_samples(file, &layout.stored, placing, prepare(pixels, count * pixel_bytes));
     }
-    let stored_bytes = layout.used() * layout.element_bytes();
+    let stored_bytes = layout.used() * layout.stored.element_bytes();
     let stored = prepare(unconverted, count * stored_bytes);
-    read_samples(file, &layout, stored)?;
+    read_samples(file, &layout.stored, placing, stored)?;
     let out = prepare(pixels, count * pixel_bytes);
     convert(&layout, form, stored, out)
 }
 
-/// Reads the used samples, pixel by pixel, with 8 bits or, in native order, 16. Fewer bits are not scaled.
-fn read_samples(file: &[u8], layout: &Layout<'_>, out: &mut [u8]) -> Result<(), Defect> {
-    let (width, height) = (layout.size.width as usize, layout.size.height as usize);
-    let (chunk_width, chunk_height) = layout.chunk;
+/// Reads the used samples to their places, in native byte order; samples of fewer than 8 bits as one byte, not scaled.
+fn read_samples(
+    file: &[u8],
+    stored: &Stored<'_>,
+    placing: Placing,
+    out: &mut [u8],
+) -> Result<(), Defect> {
+    let (width, height) = (stored.size.width as usize, stored.size.height as usize);
+    let (chunk_width, chunk_height) = stored.chunk;
     let (across, down) = (width.div_ceil(chunk_width), height.div_ceil(chunk_height));
-    let mut unpacker = Unpacker::new(layout.packing);
-    let mut row = vec![0; layout.chunk_row_bytes()];
+    let element_bytes = stored.element_bytes();
+    let is_foreign = stored.directory.is_big_endian() != cfg!(target_endian = "big");
+    let mut unpacker = Unpacker::new(stored.packing);
+    let mut row = vec![0; stored.chunk_row_bytes()];
+    let mut copy = Vec::new();
     let reversed: Vec<u8>;
-    let file = if layout.has_reversed_bits {
+    let file = if stored.has_reversed_bits {
         reversed = file.iter().map(|byte| byte.reverse_bits()).collect();
         &reversed
     } else {
         file
     };
-    for chunk in 0..across * down * layout.planes() {
+    for chunk in 0..across * down * stored.planes() {
         let (plane, place) = (chunk / (across * down), chunk % (across * down));
-        if layout.is_planar && plane >= layout.used() {
+        if stored.is_planar && plane >= placing.used {
             break;
         }
         let (left, top) = (place % across * chunk_width, place / across * chunk_height);
-        unpacker.begin(layout.chunk_bytes(file, chunk)?);
+        unpacker.begin(stored.chunk_bytes(file, chunk)?);
         let shown = chunk_width.min(width - left);
         for line in top..height.min(top + chunk_height) {
             unpacker.read(&mut row)?;
-            if layout.bits == 16 && layout.is_big_endian != cfg!(target_endian = "big") {
-                row.as_chunks_mut::<2>().0.iter_mut().for_each(|element| element.reverse());
+            if stored.predictor == Predictor::Floats {
+                join_floats(&mut row, element_bytes, stored.samples_in_chunk(), &mut copy);
+            } else if element_bytes > 1 && is_foreign {
+                row.chunks_exact_mut(element_bytes).for_each(<[u8]>::reverse);
             }
-            if layout.has_predictor {
-                add_up(&mut row, layout.element_bytes(), layout.samples_in_chunk());
+            if stored.predictor == Predictor::Differences {
+                add_up(&mut row, element_bytes, stored.samples_in_chunk());
             }
-            let start = (line * width + left) * layout.used();
-            place_row(layout, &row, plane, start, shown, out);
+            let pixels = line * width + left;
+            let pixels = pixels..pixels + shown;
+            match element_bytes {
+                1 if stored.bits < 8 => spread_bits(stored.bits, &row, &mut out[pixels]),
+                1 => scatter::<1>(stored, &row, plane, placing, pixels, out),
+                2 => scatter::<2>(stored, &row, plane, placing, pixels, out),
+                4 => scatter::<4>(stored, &row, plane, placing, pixels, out),
+                _ => scatter::<8>(stored, &row, plane, placing, pixels, out),
+            }
         }
     }
     Ok(())
 }
 
-/// Writes the used samples of a row to their pixels; `start` is the first one's position among all used samples.
-fn place_row(
-    layout: &Layout<'_>,
-    row: &[u8],
-    plane: usize,
-    start: usize,
-    shown: usize,
-    out: &mut [u8],
-) {
-    let used = layout.used();
-    if layout.bits < 8 {
-        let (bits, mask) = (usize::from(layout.bits), (1_u8 << layout.bits) - 1);
-        for (column, out) in out[start..start + shown].iter_mut().enumerate() {
-            let at = column * bits;
-            *out = row[at / 8] >> (8 - bits - at % 8) & mask;
-        }
-        return;
-    }
-    if layout.bits == 16 {
-        scatter(
-            layout,
-            row.as_chunks::<2>().0,
-            plane,
-            &mut out.as_chunks_mut::<2>().0[start..][..shown * used],
-        );
-    } else {
-        scatter(layout, row, plane, &mut out[start..start + shown * used]);
+/// Writes samples of fewer than 8 bits as bytes.
+fn spread_bits(bits: u8, row: &[u8], out: &mut [u8]) {
+    let (bits, mask) = (usize::from(bits), (1_u8 << bits) - 1);
+    for (column, out) in out.iter_mut().enumerate() {
+        let at = column * bits;
+        *out = row[at / 8] >> (8 - bits - at % 8) & mask;
     }
 }
 
-fn scatter<T: Copy>(layout: &Layout<'_>, row: &[T], plane: usize, out: &mut [T]) {
-    let used = layout.used();
-    if layout.is_planar {
-        for (out, from) in out.iter_mut().skip(plane).step_by(used).zip(row) {
-            *out = *from;
-        }
+/// Writes the used samples of a row of a strip or tile, `N` bytes each, to their places in these pixels of the result.
+fn scatter<const N: usize>(
+    stored: &Stored<'_>,
+    row: &[u8],
+    plane: usize,
+    placing: Placing,
+    pixels: Range<usize>,
+    out: &mut [u8],
+) {
+    let (row, out) = (row.as_chunks::<N>().0, out.as_chunks_mut::<N>().0);
+    let Placing { used, pixel, sample } = placing;
+    let samples = stored.samples_in_chunk();
+    if samples == used && pixel == used {
+        let count = pixels.len() * used;
+        out[pixels.start * used..][..count].copy_from_slice(&row[..count]);
         return;
     }
-    if layout.samples == used {
-        let count = out.len();
-        out.copy_from_slice(&row[..count]);
-        return;
-    }
-    for (out, from) in out.chunks_exact_mut(used).zip(row.chunks_exact(layout.samples)) {
-        out.copy_from_slice(&from[..used]);
+    let planes = if stored.is_planar { plane..plane + 1 } else { 0..used };
+    for (first, plane) in planes.enumerate() {
+        let to = out[pixels.start * pixel + plane * sample..].iter_mut().step_by(pixel);
+        let from = row[first..].iter().step_by(samples);
+        to.zip(from).take(pixels.len()).for_each(|(to, from)| *to = *from);
     }
 }
 
@@ -168,7 +202,7 @@ fn convert(
         return Ok(());
     }
     let mut bytes = stored.len();
-    if layout.bits == 16 {
+    if layout.stored.bits == 16 {
         bytes /= 2;
         // As with PNG: grey is clipped, of other colours the high bytes are used.
         colour::narrow(stored, used == 1);
@@ -182,13 +216,13 @@ fn convert(
             return Ok(());
         }
         Meaning::Grey { is_inverted } => {
-            let factor = match layout.bits {
+            let factor = match layout.stored.bits {
                 1 => 255,
                 2 => 85,
                 4 => 17,
                 _ => 1,
             };
-            let flip = if is_inverted && layout.bits <= 8 { 255 } else { 0 };
+            let flip = if is_inverted && layout.stored.bits <= 8 { 255 } else { 0 };
             for grey in stored.iter_mut().step_by(used) {
                 *grey = (*grey * factor) ^ flip;
             }

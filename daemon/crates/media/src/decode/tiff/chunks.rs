@@ -14,6 +14,17 @@ pub(super) enum Packing {
     Deflate,
 }
 
+/// What is stored instead of the samples of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Predictor {
+    None,
+    /// TIFF's predictor 2: the differences to the pixel before, as integers of the samples' size.
+    Differences,
+    /// TIFF's predictor 3: first the highest bytes of all samples of the row, then the next, and of these bytes the
+    /// differences to those of the pixel before.
+    Floats,
+}
+
 /// The state of unpacking a strip or tile.
 enum State {
     Plain,
@@ -157,18 +168,41 @@ impl<'f> Unpacker<'f> {
     }
 }
 
-/// Undoes TIFF's predictor 2: elements are stored as differences to the one `samples` before.
+/// Undoes [`Predictor::Differences`] in a row of native byte order.
 pub(super) fn add_up(row: &mut [u8], element_bytes: usize, samples: usize) {
-    if element_bytes == 1 {
-        for at in samples..row.len() {
-            row[at] = row[at].wrapping_add(row[at - samples]);
-        }
-        return;
+    macro_rules! add_up_as {
+        ($integer:ty) => {{
+            let row = row.as_chunks_mut::<{ size_of::<$integer>() }>().0;
+            for at in samples..row.len() {
+                let [before, now] = [row[at - samples], row[at]].map(<$integer>::from_ne_bytes);
+                row[at] = now.wrapping_add(before).to_ne_bytes();
+            }
+        }};
     }
-    let row = row.as_chunks_mut::<2>().0;
-    for at in samples..row.len() {
-        let [before, now] = [row[at - samples], row[at]].map(u16::from_ne_bytes);
-        row[at] = now.wrapping_add(before).to_ne_bytes();
+    match element_bytes {
+        1 => add_up_as!(u8),
+        2 => add_up_as!(u16),
+        4 => add_up_as!(u32),
+        _ => add_up_as!(u64),
+    }
+}
+
+/// Undoes [`Predictor::Floats`]: the row is in native byte order after it. `scratch` is used for a copy of the row.
+pub(super) fn join_floats(
+    row: &mut [u8],
+    element_bytes: usize,
+    samples: usize,
+    scratch: &mut Vec<u8>,
+) {
+    add_up(row, 1, samples);
+    scratch.clear();
+    scratch.extend_from_slice(row);
+    let count = row.len() / element_bytes;
+    for (place, bytes) in scratch.chunks_exact(count.max(1)).enumerate() {
+        let place = if cfg!(target_endian = "big") { place } else { element_bytes - 1 - place };
+        for (element, byte) in row.chunks_exact_mut(element_bytes).zip(bytes) {
+            element[place] = *byte;
+        }
     }
 }
 
@@ -210,5 +244,14 @@ mod tests {
         let words: Vec<_> =
             words.as_chunks::<2>().0.iter().map(|it| u16::from_ne_bytes(*it)).collect();
         assert_eq!(words, [65_535, 1, 8]);
+    }
+
+    #[test]
+    fn bytes_of_floats_are_joined() {
+        // The highest bytes of two floats, then the next: each a difference to the one before.
+        let mut bytes = [0x3f, 1, 0x40, 0, 0x80, 0, 0, 0];
+        join_floats(&mut bytes, 4, 1, &mut Vec::new());
+        let floats = bytes.as_chunks::<4>().0.iter().map(|float| f32::from_ne_bytes(*float));
+        assert_eq!(floats.collect::<Vec<_>>(), [1.0, 4.0]);
     }
 }

@@ -115,11 +115,8 @@ fn what_is_not_read_is_named_with_a_remedy() {
         (&[(259, 1), (262, 6)], 3, 8, "its colours are YCbCr"),
         (&[(259, 1), (262, 8)], 3, 8, "its colours are Lab"),
         (&[(259, 1), (262, 1)], 1, 12, "its samples are of 12 bits"),
-        (&[(259, 1), (262, 1)], 1, 32, "its samples are of 32 bits"),
-        (&[(259, 1), (262, 1), (339, 3)], 1, 16, "its samples are floats"),
-        (&[(259, 1), (262, 1), (339, 2)], 1, 8, "its samples are not unsigned integers"),
+        (&[(259, 1), (262, 1), (339, 6)], 1, 64, "its samples are complex numbers"),
         (&[(259, 1), (262, 2)], 3, 4, "a pixel of it has 3 samples of 4 bits"),
-        (&[(259, 1), (262, 1)], 17, 8, "a pixel of it has 17 samples"),
         (&[(259, 5), (262, 1), (317, 3)], 1, 16, "its differences are of predictor 3 with 16 bits"),
     ] {
         let refused = pixels(&tiff(tags, samples, bits, &[0; 64]), COLOURS).unwrap_err();
@@ -128,5 +125,15 @@ fn what_is_not_read_is_named_with_a_remedy() {
              decode it in a Python stage"
         );
         assert_eq!(refused.0, expected);
+    }
+    for (tags, samples, bits, name) in [
+        (&[(259, 1), (262, 1)][..], 1, 32, "its samples are unsigned integers of 32 bits"),
+        (&[(259, 1), (262, 1), (339, 3)], 1, 16, "its samples are floats of 16 bits"),
+        (&[(259, 1), (262, 1), (339, 2)], 1, 8, "its samples are signed integers of 8 bits"),
+        (&[(259, 1), (262, 1)], 17, 8, "a pixel of it has 17 samples"),
+    ] {
+        let refused = pixels(&tiff(tags, samples, bits, &[0; 64]), COLOURS).unwrap_err();
+        let remedy = "which are no image's; read them with `op = \"decode-raster\"`";
+        assert_eq!(refused.0, format!("cannot decode the TIFF file: {name}, {remedy}"));
     }
 }
