@@ -63,8 +63,15 @@ def test_differences_of_integers_are_added(program, tmp_path, dtype):
     values = values_of(dtype, 3)
     with np.errstate(over="ignore"):
         unsigned = values.view(f"u{values.dtype.itemsize}")
-        file = tiff(unsigned, 8 * values.dtype.itemsize, 1, predictor=2, code=8, order=">",
-                    tags={339: (3, [KINDS[values.dtype.kind]] * 3)})
+        file = tiff(
+            unsigned,
+            8 * values.dtype.itemsize,
+            1,
+            predictor=2,
+            code=8,
+            order=">",
+            tags={339: (3, [KINDS[values.dtype.kind]] * 3)},
+        )
     check(program, tmp_path, file, values)
 
 

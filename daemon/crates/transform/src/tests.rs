@@ -198,9 +198,9 @@ const MISTAKES: &str = r#"
 { op = "decode-image" }, { op = "mixup", alpha = 0.2 }
     => `mixup` works on complete batches: put it under `[[batch.operations]]`, not into a stage
 {}
-    => `stage.stage-0.operations[0]` is empty: give it an `op`, such as { op = "decode-image" }, or leave it out; the operations are: decode-image, decode-video, resize
+    => `stage.stage-0.operations[0]` is empty: give it an `op`, such as { op = "decode-image" }, or leave it out; the operations are: decode-image, decode-raster, decode-video, resize
 { size = 3 }
-    => `stage.stage-0.operations[0].op` is required: the operation's name, such as `op = "decode-image"`, one of decode-image, decode-video, resize
+    => `stage.stage-0.operations[0].op` is required: the operation's name, such as `op = "decode-image"`, one of decode-image, decode-raster, decode-video, resize
 { operation = "resize", size = 3 }
     => `stage.stage-0.operations[0].op` is required: write `op = "resize"` in the place of `operation`
 { op = "decode-image" }, { op = "random-apply", operations = [{}] }
