@@ -71,3 +71,26 @@ def test_levels_of_16_bits_reach_the_batch(tmp_path, asked):
     for index, row in rows(dataset, [decode, OPERATIONS[1]], **output).items():
         assert row["image"].dtype == numpy.uint16 and row["label"] == index
         numpy.testing.assert_array_equal(row["image"][..., 0], levels[index])
+
+
+@pytest.mark.parametrize("suffix", ["tif", "tiff"])
+def test_a_folder_of_rasters(tmp_path, suffix):
+    heights = [numpy.random.default_rng(number).normal(0, 900, SIZE[::-1]).astype(numpy.float32) for number in range(6)]
+    for number, height in enumerate(heights):
+        folder = tmp_path / f"{number % 2}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(height).save(folder / f"{number}.{suffix}")
+    expected = [heights[number] for number in (0, 2, 4, 1, 3, 5)]
+    decode = {"op": "decode-raster", "size": [SIZE[1], SIZE[0]]}
+    config = config_of({"path": str(tmp_path)}, [decode], output={})
+    with forebay.Loader(config) as loader:
+        found = rows_of(loader)
+    assert len(found) == len(heights)
+    for index, row in found.items():
+        numpy.testing.assert_array_equal(row["image"], expected[index])
+        assert row["label"] == index // 3
+    # As an image it is a bad sample, and the message has the operation.
+    as_image = config_of({"path": str(tmp_path)}, OPERATIONS, output={})
+    with pytest.raises(forebay.BadSample) as refused, forebay.Loader(as_image) as loader:
+        rows_of(loader)
+    assert '{ op = "decode-raster", size = [20, 24], samples = 1, dtype = "float32" }' in str(refused.value)

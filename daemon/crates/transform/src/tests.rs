@@ -201,6 +201,14 @@ const MISTAKES: &str = r#"
     => `stage.stage-0.operations[0]` is empty: give it an `op`, such as { op = "decode-image" }, or leave it out; the operations are: decode-image, decode-raster, decode-video, resize
 { size = 3 }
     => `stage.stage-0.operations[0].op` is required: the operation's name, such as `op = "decode-image"`, one of decode-image, decode-raster, decode-video, resize
+{ op = "decode-raster", size = 3, dtype = "bool" }
+    => is the type of no TIFF file's samples; give the files' own
+{ op = "decode-raster", size = "bucket" }
+    => `decode-raster` changes no size
+{ op = "decode-raster", size = 65535 }
+    => 65535 × 65535 pixels are more than limits.pixels
+{ op = "decode-raster", size = 3 }, { op = "random-horizontal-flip" }
+    => `random-horizontal-flip` needs an image
 { operation = "resize", size = 3 }
     => `stage.stage-0.operations[0].op` is required: write `op = "resize"` in the place of `operation`
 { op = "decode-image" }, { op = "random-apply", operations = [{}] }

@@ -177,8 +177,8 @@ mod tests {
         let drawn: Vec<&str> = operation_examples().map(|(name, _)| name).collect();
         let all = forebay_transform::operation_tables().map(|table| table.path);
         let left_out: Vec<&str> = all.filter(|name| !drawn.contains(name)).collect();
-        // `decode-image` is applied to each image of the sheet, and texts, lists and rasters are no images; the effect of the others is not
-        // visible in bytes.
+        // `decode-image` is applied to each image of the sheet, and texts, lists and rasters are no images; the effect of
+        // the others is not visible in bytes.
         let on_others = [
             "decode-raster",
             "decode-video",

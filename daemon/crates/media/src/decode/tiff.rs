@@ -3,8 +3,8 @@
 //!
 //! Own code with the crates `weezl` and `flate2`: the crate `tiff` reads no palettes ([decision
 //! 0034](../../../../../docs/decisions/0034-pictures-and-audio.md)). Unsupported features are refused by name: JPEG,
-//! fax and other compressions, YCbCr, Lab, BigTIFF. Samples that are no image's are read by [`raster`]. Old files that libtiff reads are read: LZW of TIFF 4, tiles
-//! that are listed as strips, bytes with reversed bits.
+//! fax and other compressions, YCbCr, Lab, BigTIFF. Old files that libtiff reads are read: LZW of TIFF 4, tiles
+//! that are listed as strips, bytes with reversed bits. [`raster`] reads floats, signed and wide integers.
 
 mod chunks;
 pub(super) mod directory;
@@ -18,7 +18,7 @@ use super::format::{Content, Form, Format};
 use super::{colour, exif};
 use crate::buffers::prepare;
 use crate::size::Size;
-use chunks::{Predictor, Unpacker, add_up, defect, join_floats};
+use chunks::{Predictor, Unpacker, add_up, defect, join_floats, swap_bytes};
 use forebay_dataset::Defect;
 use layout::{Alpha, Layout, Meaning};
 use stored::Stored;
@@ -128,7 +128,7 @@ fn read_samples(
             if stored.predictor == Predictor::Floats {
                 join_floats(&mut row, element_bytes, stored.samples_in_chunk(), &mut copy);
             } else if element_bytes > 1 && is_foreign {
-                row.chunks_exact_mut(element_bytes).for_each(<[u8]>::reverse);
+                swap_bytes(&mut row, element_bytes);
             }
             if stored.predictor == Predictor::Differences {
                 add_up(&mut row, element_bytes, stored.samples_in_chunk());

@@ -52,6 +52,13 @@ pub(crate) fn compile(
             return Err(section.error_at("size", message.to_owned()));
         }
     };
+    if matches!(dtype, DType::Bool | DType::BF16) {
+        let message = format!(
+            "`dtype = \"{}\"` is the type of no TIFF file's samples; give the files' own, and cast in `[output]`",
+            dtype.name()
+        );
+        return Err(section.error_at("dtype", message));
+    }
     let (width, height) = (u64::from(width), u64::from(height));
     if width * height > fields.limits.pixels {
         let message = format!("{height} × {width} pixels are more than limits.pixels");

@@ -168,6 +168,18 @@ impl<'f> Unpacker<'f> {
     }
 }
 
+/// Reverses the bytes of each element of 2, 4 or 8 bytes.
+pub(super) fn swap_bytes(row: &mut [u8], element_bytes: usize) {
+    fn swap<const N: usize>(row: &mut [u8]) {
+        row.as_chunks_mut::<N>().0.iter_mut().for_each(|element| element.reverse());
+    }
+    match element_bytes {
+        2 => swap::<2>(row),
+        4 => swap::<4>(row),
+        _ => swap::<8>(row),
+    }
+}
+
 /// Undoes [`Predictor::Differences`] in a row of native byte order.
 pub(super) fn add_up(row: &mut [u8], element_bytes: usize, samples: usize) {
     macro_rules! add_up_as {

@@ -5,6 +5,7 @@ use super::directory::{Directory, Values};
 use super::stored::{Kind, Stored, not_read, tag};
 use crate::decode::colour;
 use crate::decode::format::{Content, Form};
+use crate::size::Size;
 use forebay_dataset::Defect;
 
 /// The maximal number of an image's samples per pixel.
@@ -45,7 +46,7 @@ impl<'f> Layout<'f> {
         let stored = Stored::read(file)?;
         let Stored { directory, samples, bits, .. } = stored;
         if samples > MOST_SAMPLES {
-            return Err(no_image(&format!("{samples} samples"), "a pixel of it has"));
+            return Err(no_image(&stored, &format!("{samples} samples"), "a pixel of it has"));
         }
         if stored.kind != Kind::Unsigned || bits > 16 {
             let kind = match stored.kind {
@@ -53,7 +54,7 @@ impl<'f> Layout<'f> {
                 Kind::Signed => "signed integers",
                 Kind::Float => "floats",
             };
-            return Err(no_image(&format!("{kind} of {bits} bits"), "its samples are"));
+            return Err(no_image(&stored, &format!("{kind} of {bits} bits"), "its samples are"));
         }
         let photometric = directory.value(tag::PHOTOMETRIC);
         let photometric = photometric.ok_or_else(|| defect("its colours are missing"))?;
@@ -160,8 +161,15 @@ impl<'f> Layout<'f> {
     }
 }
 
-fn no_image(what: &str, is: &str) -> Defect {
-    defect(format!("{is} {what}, which are no image's; read them with `op = \"decode-raster\"`"))
+/// Refuses samples that are read as an array, with the operation for this file.
+fn no_image(stored: &Stored<'_>, what: &str, is: &str) -> Defect {
+    let Some(dtype) = stored.dtype() else { return not_read(what, is) };
+    let Stored { size: Size { width, height }, samples, .. } = stored;
+    defect(format!(
+        "{is} {what}, which `decode-image` does not read; use {{ op = \"decode-raster\", size = [{height}, {width}], \
+         samples = {samples}, dtype = \"{}\" }}",
+        dtype.name()
+    ))
 }
 
 fn alpha(

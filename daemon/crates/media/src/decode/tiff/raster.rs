@@ -1,7 +1,7 @@
 //! A TIFF file's samples as stored, in any number and of any type, without a meaning as colours: elevations, bands of
 //! satellites, measurements.
 
-use super::stored::{Kind, Stored, not_read};
+use super::stored::{Stored, not_read};
 use super::{Placing, read_samples, unpacking_bytes};
 use crate::array::{ArrayBuffer, ArrayType};
 use crate::buffers::prepare;
@@ -43,20 +43,9 @@ impl<'f> Raster<'f> {
             return Err(Defect(message.to_owned()));
         }
         let stored = Stored::read(file)?;
-        let dtype = match (stored.kind, stored.bits) {
-            (Kind::Unsigned, 8) => DType::U8,
-            (Kind::Unsigned, 16) => DType::U16,
-            (Kind::Unsigned, 32) => DType::U32,
-            (Kind::Unsigned, 64) => DType::U64,
-            (Kind::Signed, 8) => DType::I8,
-            (Kind::Signed, 16) => DType::I16,
-            (Kind::Signed, 32) => DType::I32,
-            (Kind::Signed, 64) => DType::I64,
-            (Kind::Float, 16) => DType::F16,
-            (Kind::Float, 32) => DType::F32,
-            (Kind::Float, 64) => DType::F64,
-            (_, bits) => return Err(not_read(&format!("of {bits} bits"), "its samples are")),
-        };
+        let dtype = stored
+            .dtype()
+            .ok_or_else(|| not_read(&format!("of {} bits", stored.bits), "its samples are"))?;
         Ok(Self { file, stored, dtype })
     }
 

@@ -7,6 +7,7 @@ use super::chunks::{Packing, Predictor, defect};
 use super::directory::{Directory, Values};
 use crate::size::Size;
 use forebay_dataset::Defect;
+use forebay_protocol::tensor::DType;
 
 /// The type of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,24 @@ impl<'f> Stored<'f> {
             chunk,
             offsets,
             lengths,
+        })
+    }
+
+    /// The type of the samples in an array, if they have whole bytes.
+    pub(super) const fn dtype(&self) -> Option<DType> {
+        Some(match (self.kind, self.bits) {
+            (Kind::Unsigned, 8) => DType::U8,
+            (Kind::Unsigned, 16) => DType::U16,
+            (Kind::Unsigned, 32) => DType::U32,
+            (Kind::Unsigned, 64) => DType::U64,
+            (Kind::Signed, 8) => DType::I8,
+            (Kind::Signed, 16) => DType::I16,
+            (Kind::Signed, 32) => DType::I32,
+            (Kind::Signed, 64) => DType::I64,
+            (Kind::Float, 16) => DType::F16,
+            (Kind::Float, 32) => DType::F32,
+            (Kind::Float, 64) => DType::F64,
+            _ => return None,
         })
     }
 

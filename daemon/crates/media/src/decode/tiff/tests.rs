@@ -126,14 +126,24 @@ fn what_is_not_read_is_named_with_a_remedy() {
         );
         assert_eq!(refused.0, expected);
     }
-    for (tags, samples, bits, name) in [
-        (&[(259, 1), (262, 1)][..], 1, 32, "its samples are unsigned integers of 32 bits"),
-        (&[(259, 1), (262, 1), (339, 3)], 1, 16, "its samples are floats of 16 bits"),
-        (&[(259, 1), (262, 1), (339, 2)], 1, 8, "its samples are signed integers of 8 bits"),
-        (&[(259, 1), (262, 1)], 17, 8, "a pixel of it has 17 samples"),
+    let grey = [(259, 1), (262, 1)];
+    for (tags, samples, bits, name, dtype) in [
+        (&grey[..], 1, 32, "its samples are unsigned integers of 32 bits", "uint32"),
+        (&[(259, 1), (262, 1), (339, 3)], 1, 16, "its samples are floats of 16 bits", "float16"),
+        (
+            &[(259, 1), (262, 1), (339, 2)],
+            1,
+            8,
+            "its samples are signed integers of 8 bits",
+            "int8",
+        ),
+        (&grey, 17, 8, "a pixel of it has 17 samples", "uint8"),
     ] {
         let refused = pixels(&tiff(tags, samples, bits, &[0; 64]), COLOURS).unwrap_err();
-        let remedy = "which are no image's; read them with `op = \"decode-raster\"`";
-        assert_eq!(refused.0, format!("cannot decode the TIFF file: {name}, {remedy}"));
+        let remedy = format!(
+            "use {{ op = \"decode-raster\", size = [3, 5], samples = {samples}, dtype = \"{dtype}\" }}"
+        );
+        let expected = format!("{name}, which `decode-image` does not read; {remedy}");
+        assert_eq!(refused.0, format!("cannot decode the TIFF file: {expected}"));
     }
 }
