@@ -1,6 +1,7 @@
 //! A TIFF file's samples as stored, in any number and of any type, without a meaning as colours: elevations, bands of
 //! satellites, measurements.
 
+use super::chunks::defect;
 use super::stored::{Stored, not_read};
 use super::{Placing, read_samples, unpacking_bytes};
 use crate::array::{ArrayBuffer, ArrayType};
@@ -43,6 +44,9 @@ impl<'f> Raster<'f> {
             return Err(Defect(message.to_owned()));
         }
         let stored = Stored::read(file)?;
+        if stored.size.width == 0 || stored.size.height == 0 {
+            return Err(defect("it has no pixels"));
+        }
         let dtype = stored
             .dtype()
             .ok_or_else(|| not_read(&format!("of {} bits", stored.bits), "its samples are"))?;
