@@ -49,6 +49,8 @@ pub enum FieldKind {
         row_shape: Vec<u64>,
         /// Samples per second of all sounds; `None`: as in each file.
         rate: Option<u32>,
+        /// Whether they may be AAC, which a process with the host's libavcodec decodes.
+        may_be_aac: bool,
     },
     /// Clips of a video; an operation decodes them.
     Video {
@@ -155,8 +157,8 @@ impl SoundForm {
     }
 
     /// The kind of a field of such sounds.
-    pub fn kind(self) -> FieldKind {
-        FieldKind::Sound { row_shape: self.row_shape(), rate: self.rate }
+    pub fn kind(self, may_be_aac: bool) -> FieldKind {
+        FieldKind::Sound { row_shape: self.row_shape(), rate: self.rate, may_be_aac }
     }
 
     /// The keys that set it, in the syntax of the configuration, each after a comma.

@@ -182,15 +182,16 @@ impl Joined {
         let first = &parts[0];
         let mut fields = first.dataset.fields().to_vec();
         for (number, field) in fields.iter_mut().enumerate() {
-            let differs = |part: &Part| {
-                part.dataset.fields()[part.place_of(number)].kind
-                    != first.dataset.fields()[number].kind
+            let sound_of = |part: &Part| match part.dataset.fields()[part.place_of(number)].kind {
+                FieldKind::Sound { rate, may_be_aac, .. } => Some((rate, may_be_aac)),
+                _ => None,
             };
-            // Of several rates none is that of all sounds.
-            if let FieldKind::Sound { rate, .. } = &mut field.kind
-                && parts.iter().any(differs)
-            {
-                *rate = None;
+            if let FieldKind::Sound { rate, may_be_aac, .. } = &mut field.kind {
+                // Of several rates none is that of all sounds.
+                *rate = rate.filter(|rate| {
+                    parts.iter().filter_map(sound_of).all(|(other, _)| other == Some(*rate))
+                });
+                *may_be_aac = parts.iter().filter_map(sound_of).any(|(_, may_be)| may_be);
             }
         }
         let is_alike = |part: &Part| {

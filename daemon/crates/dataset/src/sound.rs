@@ -3,12 +3,13 @@
 //! A module a container: WAV and FLAC here, the others below. The plan decodes the samples, as it decodes images. Of
 //! files whose header does not say how long they are, every frame's or packet's own header is read.
 
+mod aac;
 mod aiff;
 mod au;
 mod caf;
 pub mod mp3;
-pub mod mp4;
 pub mod ogg;
+pub mod packets;
 
 use std::ops::Range;
 
@@ -41,8 +42,10 @@ pub enum SoundCoding {
     Vorbis,
     /// Packets of Opus, which [`ogg::Ogg`] finds.
     Opus,
-    /// Packets of ALAC, which [`mp4::Mp4`] finds.
+    /// Packets of ALAC, which [`packets::PacketSound`] finds.
     Alac,
+    /// Packets of AAC, likewise.
+    Aac,
 }
 
 /// The contents of a file's header.
@@ -64,6 +67,15 @@ fn cut() -> Defect {
     Defect("the sound file is truncated".to_owned())
 }
 
+/// Whether files with a name's extension, or in members and columns of such a name, may be AAC: all but those of other
+/// codings.
+pub fn may_be_aac(name: &str) -> bool {
+    const OTHERS: [&str; 11] =
+        ["wav", "flac", "mp3", "ogg", "oga", "opus", "aif", "aiff", "aifc", "au", "caf"];
+    let extension = name.rsplit('.').next().unwrap_or(name);
+    !OTHERS.iter().any(|other| extension.eq_ignore_ascii_case(other))
+}
+
 impl SoundHeader {
     /// Reads the header of a sound file.
     ///
@@ -75,7 +87,7 @@ impl SoundHeader {
             | [b'R', b'F', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => wav(file),
             [b'f', b'L', b'a', b'C', ..] => flac(file, 4),
             [b'O', b'g', b'g', b'S', ..] => ogg::Ogg::header(file),
-            [_, _, _, _, b'f', b't', b'y', b'p', ..] => mp4::Mp4::header(file),
+            [_, _, _, _, b'f', b't', b'y', b'p', ..] => packets::PacketSound::header(file),
             [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => {
                 aiff::header(file)
             }
@@ -86,6 +98,7 @@ impl SoundHeader {
                 let after_tag = tag_bytes(file);
                 match file.get(after_tag..) {
                     Some([b'f', b'L', b'a', b'C', ..]) => flac(file, after_tag + 4),
+                    Some(frame) if aac::begins_adts(frame) => packets::PacketSound::header(file),
                     Some([0xff, 0xe2..=0xff, ..]) => mp3::Mp3::header(file),
                     // Between the tag and the first frame there may be zeros.
                     _ if after_tag > 0 => mp3::Mp3::header(file),
@@ -120,7 +133,7 @@ fn unknown(file: &[u8]) -> String {
         _ => {
             let first: String = file.iter().take(8).map(|byte| format!(" {byte:02x}")).collect();
             return format!(
-                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus), M4A (ALAC), AIFF, AU or CAF file: it begins with{first}"
+                "not a WAV, FLAC, MP3, Ogg (Vorbis, Opus), M4A, AAC, AIFF, AU or CAF file: it begins with{first}"
             );
         }
     };

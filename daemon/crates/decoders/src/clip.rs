@@ -14,7 +14,7 @@ use crate::frames::{Frame, Frames};
 use crate::library::Library;
 use crate::stream::{Decoder, Picture, Sent, StreamError};
 
-/// Why a clip has no pictures. Lowercase, without the file's name.
+/// Why a clip has no pictures, or a sound no samples. Lowercase, without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Defect {
@@ -31,11 +31,11 @@ enum Cause {
 }
 
 impl Defect {
-    fn new(reason: String) -> Self {
+    pub(crate) fn new(reason: String) -> Self {
         Self { reason, cause: Cause::Clip }
     }
 
-    fn of(error: &StreamError, place: &str) -> Self {
+    pub(crate) fn of(error: &StreamError, place: &str) -> Self {
         match error {
             // Says itself which codec.
             StreamError::Missing(missing) => {
@@ -61,7 +61,7 @@ impl Defect {
     }
 }
 
-/// Takes the planes of the pictures, row by row, without gaps.
+/// Takes the planes of the pictures, row by row, without gaps, or the frames of a sound.
 pub trait Output {
     /// Appends bytes.
     ///

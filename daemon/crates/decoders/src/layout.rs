@@ -24,6 +24,8 @@ pub(crate) mod frame {
     pub(crate) const LINESIZE: usize = 64;
     pub(crate) const WIDTH: usize = 104;
     pub(crate) const HEIGHT: usize = 108;
+    /// Of a block of sound.
+    pub(crate) const FRAMES: usize = 112;
     pub(crate) const FORMAT: usize = 116;
     pub(crate) const PTS: usize = 136;
 }

@@ -1,11 +1,12 @@
-//! Decoders of video that the host has: libavcodec, opened at run time.
+//! Decoders of video and sound that the host has: libavcodec, opened at run time.
 //!
 //! ```text
 //!   library     finds and opens libavcodec; knows which decoders it has
 //!   layout      offsets of the few fields that have no public function, for each major version
-//!   stream      one decoder: packets in, pictures out
+//!   stream      one decoder: packets in, pictures or blocks of sound out
 //!   picture     a decoded picture's format, colours and planes
 //!   clip        decodes a clip: which packets are sent, which pictures are wanted, what is a defect
+//!   sound       decodes a sound to floats; how it is asked for
 //!   frames      the pictures of a clip as bytes, between the process that decodes and the one that asked
 //!   memory      how much a decoder may need
 //! ```
@@ -23,6 +24,7 @@ mod layout;
 mod library;
 mod memory;
 mod picture;
+mod sound;
 mod stream;
 
 pub use clip::{Defect, Output, decode};
@@ -30,3 +32,4 @@ pub use frames::{Frame, Frames};
 pub use library::{FOLDER_VARIABLE, Library, MAJORS, Missing};
 pub use memory::{MAX_VIDEO_PIXELS, frame_bytes, most_working_bytes, working_bytes};
 pub use picture::{Colors, Family, Format};
+pub use sound::{MAX_SOUND_CHANNELS, SOUND_WORKING_BYTES, SoundRequest, decode_sound};

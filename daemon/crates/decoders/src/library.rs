@@ -122,6 +122,7 @@ functions! {
     av_mallocz: fn(usize) -> Opaque;
     av_opt_set: fn(Opaque, *const c_char, *const c_char, c_int) -> c_int;
     av_opt_set_int: fn(Opaque, *const c_char, i64, c_int) -> c_int;
+    av_opt_get_int: fn(Opaque, *const c_char, c_int, *mut i64) -> c_int;
     av_get_pix_fmt_name: fn(c_int) -> *const c_char;
     av_strerror: fn(c_int, *mut c_char, usize) -> c_int;
 }
@@ -135,7 +136,7 @@ pub struct Library {
 }
 
 /// The names of decoders for a codec, the preferred one first. All are of software and deliver the same pictures, as
-/// the codec's standard demands.
+/// the codec's standard demands, or the same samples.
 const fn decoder_names(codec: Codec) -> &'static [&'static CStr] {
     match codec {
         Codec::H264 => &[c"h264"],
@@ -146,7 +147,8 @@ const fn decoder_names(codec: Codec) -> &'static [&'static CStr] {
         Codec::Av1 => &[c"libdav1d", c"libaom-av1"],
         Codec::Mpeg4 => &[c"mpeg4"],
         Codec::Mjpeg => &[c"mjpeg"],
-        Codec::Aac => &[c"aac"],
+        // In whole numbers: the same samples on all processors.
+        Codec::Aac => &[c"aac_fixed"],
         _ => &[],
     }
 }

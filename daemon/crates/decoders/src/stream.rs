@@ -1,4 +1,4 @@
-//! One decoder: packets in, pictures out.
+//! One decoder: packets in, pictures or blocks of sound out.
 //!
 //! States: Open ──send, receive──► Open ──finish──► Draining ──receive until none──► Drained ──flush──► Open.
 //! The decoder owns its context, packet and frame, and frees them when it is dropped.
@@ -30,6 +30,8 @@ const CORRUPT: c_int = 1;
 const LIMITED: c_int = 1;
 const FULL: c_int = 2;
 const PLANES: usize = 8;
+/// `AV_SAMPLE_FMT_S32P`.
+const S32P: c_int = 7;
 /// Of `err_detect`.
 const STRICT: &str = "explode";
 
@@ -110,6 +112,10 @@ impl<'l> Decoder<'l> {
         if codec == Codec::H264 {
             // Pictures after a key picture that is no IDR: the library says of each whether it is whole.
             decoder.set(c"flags", "+output_corrupt");
+        }
+        if !codec.is_video() {
+            // The library itself would drop nothing: it is said which frames are heard.
+            decoder.set(c"flags2", "+skip_manual");
         }
         if codec == Codec::Mpeg4 {
             // Its standard leaves the transform's rounding open: this one has the same results on all processors.
@@ -228,6 +234,11 @@ impl<'l> Decoder<'l> {
         self.checked(code)
     }
 
+    /// Sends a packet of sound. All blocks must have been received before.
+    pub(crate) fn send_sound(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.send(Sent { bytes, pts: NO_PTS, dts: NO_PTS, is_key: true, is_discarded: false })
+    }
+
     /// Says that no more packets come: the rest of the pictures can be received.
     pub(crate) fn finish(&mut self) -> Result<(), StreamError> {
         let context = self.context.as_ptr();
@@ -245,15 +256,25 @@ impl<'l> Decoder<'l> {
 
     /// The next picture, valid until the next call; `None`: packets are needed, or it was the last one.
     pub(crate) fn receive(&mut self) -> Result<Option<Picture<'_>>, StreamError> {
+        if self.receive_frame()? { self.picture().map(Some) } else { Ok(None) }
+    }
+
+    /// The next block of sound, likewise.
+    pub(crate) fn receive_block(&mut self) -> Result<Option<Block<'_>>, StreamError> {
+        if self.receive_frame()? { self.block().map(Some) } else { Ok(None) }
+    }
+
+    /// Fills the frame, if there is one.
+    fn receive_frame(&mut self) -> Result<bool, StreamError> {
         let functions = &self.library.functions;
         let frame = self.frame.as_ptr();
         // SAFETY: both are of this decoder; the function empties the frame first.
         let code = unsafe { (functions.avcodec_receive_frame)(self.context.as_ptr(), frame) };
         if code == AGAIN || code == END {
-            return Ok(None);
+            return Ok(false);
         }
         self.checked(code)?;
-        self.picture().map(Some)
+        Ok(true)
     }
 
     fn checked(&self, code: c_int) -> Result<(), StreamError> {
@@ -312,6 +333,28 @@ impl<'l> Decoder<'l> {
         Ok(picture)
     }
 
+    fn block(&self) -> Result<Block<'_>, StreamError> {
+        let refused = |reason: &str| Err(StreamError::Refused(reason.to_owned()));
+        if self.number(frame::FORMAT) != S32P {
+            return refused("its decoder gives no whole numbers in planes");
+        }
+        let Ok(frames) = usize::try_from(self.number(frame::FRAMES)) else {
+            return refused("a block of sound without a length");
+        };
+        let mut rate = 0;
+        // SAFETY: the context begins with its class, the name ends with a zero byte, and the number is written before it is
+        // read, or left.
+        unsafe {
+            (self.library.functions.av_opt_get_int)(
+                self.context.as_ptr(),
+                c"ar".as_ptr(),
+                0,
+                &raw mut rate,
+            );
+        }
+        Ok(Block { decoder: self, frames, rate })
+    }
+
     fn format_name(&self) -> String {
         // SAFETY: the result is a constant of the library, or null.
         let name =
@@ -335,6 +378,37 @@ impl Drop for Decoder<'_> {
             (functions.av_packet_free)(packet);
             (functions.av_frame_free)(frame);
         }
+    }
+}
+
+/// A block of sound that the decoder holds: samples of 32 bits, a plane for each channel.
+#[derive(Debug)]
+pub(crate) struct Block<'d> {
+    decoder: &'d Decoder<'d>,
+    frames: usize,
+    rate: i64,
+}
+
+impl Block<'_> {
+    /// Frames a second, as the decoder says.
+    pub(crate) const fn rate(&self) -> i64 {
+        self.rate
+    }
+
+    /// The planes of the channels, of which there are at most eight.
+    pub(crate) fn planes(&self) -> Vec<&[i32]> {
+        let fields = self.decoder.frame.as_ptr().cast::<u8>();
+        let starts = (0..PLANES).map(|plane| {
+            // SAFETY: an array of eight pointers at this offset of a frame of any version; the planes of channels come
+            // first, and are null beyond them.
+            unsafe { fields.add(frame::DATA).cast::<*const i32>().add(plane).read() }
+        });
+        starts
+            .take_while(|start| !start.is_null())
+            // SAFETY: the decoder has allocated a plane of so many samples for each channel, aligned for its vectors; it
+            // writes to them only when a packet is sent, which needs the decoder's exclusive borrow.
+            .map(|start| unsafe { std::slice::from_raw_parts(start, self.frames) })
+            .collect()
     }
 }
 

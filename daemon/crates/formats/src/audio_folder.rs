@@ -10,8 +10,9 @@ use crate::draft::{Draft, Seen};
 use crate::fields::{SoundChannels, SoundRate, SoundTime};
 use crate::file_samples::{FileReader, FileSamples};
 use forebay_dataset::opening::{OpenOptions, OpenedFormat};
-use forebay_dataset::sound::SoundHeader;
+use forebay_dataset::sound::{self, SoundHeader};
 use forebay_dataset::{Defect, Field, FieldKind, FieldValue, Sound, SoundForm, SoundSpan};
+use forebay_index::folder::index::FolderIndex;
 use forebay_index::folder::scan::{FolderFormat, LooseFiles};
 use forebay_index::folder::{self, FolderKeys};
 use forebay_storage::Storage;
@@ -21,7 +22,7 @@ pub(super) const FORMAT: FolderFormat = FolderFormat {
     name: "audio-folder",
     extensions: &[
         ".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".aif", ".aiff", ".aifc", ".au",
-        ".caf",
+        ".caf", ".aac", ".m4b",
     ],
     loose: LooseFiles::NoFolders,
 };
@@ -69,7 +70,13 @@ pub(super) fn open(
 ) -> OpenedFormat {
     let (form, config) = split(config)?;
     let field = |name: &str, kind| Field { name: name.to_owned(), kind };
-    let fields = vec![field("audio", form.kind()), field("sample_rate", FieldKind::Integer)];
+    let fields = |index: &FolderIndex| {
+        let mut may_be_aac = false;
+        index.for_each_path(|path| {
+            may_be_aac = may_be_aac || sound::may_be_aac(&String::from_utf8_lossy(path));
+        });
+        vec![field("audio", form.kind(may_be_aac)), field("sample_rate", FieldKind::Integer)]
+    };
     FileSamples::open(&config, storage, FORMAT, options, fields, AudioFile(form))
 }
 
@@ -184,8 +191,14 @@ mod tests {
         let (stereo, rate) = (with("channels = 2").unwrap(), with("rate = 2").unwrap());
         let part = with("start = 0.5\ndataset.seconds = 2").unwrap().0;
         assert!(part != plain.0 && part != with("start = 0.5").unwrap().0);
-        assert_eq!(stereo.1, FieldKind::Sound { row_shape: vec![2], rate: None });
-        assert_eq!(rate.1, FieldKind::Sound { row_shape: Vec::new(), rate: Some(2) });
+        assert_eq!(
+            stereo.1,
+            FieldKind::Sound { row_shape: vec![2], rate: None, may_be_aac: false }
+        );
+        assert_eq!(
+            rate.1,
+            FieldKind::Sound { row_shape: Vec::new(), rate: Some(2), may_be_aac: false }
+        );
         assert!(plain.0 != stereo.0 && plain.0 != rate.0 && stereo.0 != rate.0);
         assert!(with("channels = 0").is_err() && with("colour = 3").is_err());
         // A folder without classes has no labels.

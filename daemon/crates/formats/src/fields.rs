@@ -21,7 +21,7 @@ pub(super) use words::{
     FieldsTable, Form, FormWord, Missing, MissingWord, Names, SoundChannels, SoundRate, SoundTime,
 };
 
-use forebay_dataset::sound::SoundHeader;
+use forebay_dataset::sound::{self, SoundHeader};
 use forebay_dataset::{ArrayValue, Defect, Field, FieldKind, FieldValue, Sound, SoundForm};
 
 /// The extensions that an image decoder supports.
@@ -257,7 +257,10 @@ impl FieldRule {
                 let array = read_array(first.ok_or_else(|| self.absent())?)?;
                 FieldKind::Array { dtype: array.dtype, shape: array.shape.to_vec() }
             }
-            Form::Audio => self.sound.unwrap_or_default().kind(),
+            Form::Audio => {
+                let may_be_aac = self.from.iter().any(|name| sound::may_be_aac(name));
+                self.sound.unwrap_or_default().kind(may_be_aac)
+            }
             Form::SampleRate => FieldKind::Integer,
         };
         Ok(Field { name: self.name.clone(), kind })

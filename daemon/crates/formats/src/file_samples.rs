@@ -77,10 +77,11 @@ impl<R: FileReader> FileSamples<R> {
         storage: &dyn Storage,
         format: FolderFormat,
         options: OpenOptions<'_>,
-        fields: Vec<Field>,
+        fields: impl FnOnce(&FolderIndex) -> Vec<Field>,
         reader: R,
     ) -> OpenedFormat {
         let (index, report) = open_folder(config, storage, format, options)?;
+        let fields = fields(&index);
         Ok((Arc::new(Self::new(index, fields, reader)), report))
     }
 

@@ -29,7 +29,7 @@ pub(super) fn open(
 ) -> OpenedFormat {
     let fields = vec![Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }];
     let (dataset, mut report) =
-        FileSamples::open(config, storage, FORMAT, options, fields, ImageFile)?;
+        FileSamples::open(config, storage, FORMAT, options, |_| fields, ImageFile)?;
     if dataset.classes().is_empty() {
         let warning =
             "its pictures lie directly in it, without class folders: they have no `label`";

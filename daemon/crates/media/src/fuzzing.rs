@@ -9,7 +9,7 @@ use super::decode::{self, Content, Decoders, png::crc32};
 use super::jpeg;
 use super::reduction::{REDUCTIONS, Wanted};
 use super::size::Rectangle;
-use super::sound::{self, SoundTools};
+use super::sound::{self, NoSoundDecoder, SoundTools};
 use super::video::VideoFrame;
 use forebay_dataset::sound::ogg;
 use forebay_dataset::{Sound, SoundCoding, SoundForm, SoundHeader, SoundSpan};
@@ -117,7 +117,7 @@ pub fn sound(bytes: &[u8]) {
     let rate = [None, Some(16_000), Some(7_999), Some(48_000)][usize::from(choice >> 2 & 3)];
     let sound = Sound { file, form: SoundForm { channels, rate, span: None } };
     let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
-    if sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).is_ok() {
+    if sound::decode(&sound, MOST_BYTES, &mut tools, &mut NoSoundDecoder, &mut array).is_ok() {
         let elements: u64 = array.shape.iter().product();
         let length = array.bytes.len() as u64;
         assert!(length == 4 * elements && length <= MOST_BYTES, "{:?}", array.shape);
@@ -144,7 +144,7 @@ pub fn sound_lossy(bytes: &[u8]) {
     let floats = |span| {
         let sound = Sound { file: &file, form: SoundForm { channels, rate: None, span } };
         let (mut tools, mut array) = (SoundTools::default(), ArrayBuffer::default());
-        sound::decode(&sound, MOST_BYTES, &mut tools, &mut array).ok()?;
+        sound::decode(&sound, MOST_BYTES, &mut tools, &mut NoSoundDecoder, &mut array).ok()?;
         let elements: u64 = array.shape.iter().product();
         let bytes = array.bytes.len() as u64;
         assert!(bytes == 4 * elements && bytes <= MOST_BYTES, "{:?}", array.shape);

@@ -2,6 +2,8 @@
 //!
 //! Integers are divided by 2 to the power of their bits minus one, as in libsndfile; nothing is clipped or dithered.
 
+#[cfg(feature = "sound")]
+mod aac;
 mod channel_mixer;
 #[cfg(feature = "sound")]
 mod flac;
@@ -17,6 +19,7 @@ use forebay_protocol::tensor::DType;
 use super::array::ArrayBuffer;
 use channel_mixer::ChannelMixer;
 use forebay_dataset::{Defect, Sound, SoundCoding, SoundForm, SoundHeader};
+use forebay_decoders::{SOUND_WORKING_BYTES, SoundRequest};
 use resample::{Filter, Ratio};
 
 /// A work thread's scratch memory for sounds.
@@ -30,6 +33,33 @@ impl SoundTools {
     /// Memory that is kept between sounds.
     pub fn kept_bytes(&self) -> usize {
         self.floats.capacity() * size_of::<f32>() + self.filter.as_ref().map_or(0, Filter::bytes)
+    }
+}
+
+/// Decodes sounds that this crate does not: a process with the host's libavcodec.
+pub trait SoundDecoder {
+    /// Passes on the floats of the frames that are asked for, in parts of whole frames.
+    ///
+    /// # Errors
+    /// The sound is defective, or nothing decodes it.
+    fn decode(
+        &mut self,
+        request: &SoundRequest<'_>,
+        floats: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+    ) -> Result<(), Defect>;
+}
+
+/// Where no process decodes sounds: in fuzzers and tests.
+#[derive(Debug, Clone, Copy)]
+pub struct NoSoundDecoder;
+
+impl SoundDecoder for NoSoundDecoder {
+    fn decode(
+        &mut self,
+        _: &SoundRequest<'_>,
+        _: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+    ) -> Result<(), Defect> {
+        Err(Defect("no process decodes AAC here".to_owned()))
     }
 }
 
@@ -106,13 +136,19 @@ pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
         SoundCoding::Vorbis => VORBIS_BYTES,
         SoundCoding::Opus => OPUS_BYTES,
         SoundCoding::Alac => ALAC_BYTES,
+        // In another process, with the packets and the floats in memory that it shares.
+        SoundCoding::Aac => {
+            let floats =
+                planned.header.frames.unwrap_or(0) * u64::from(planned.header.channels) * 4;
+            SOUND_WORKING_BYTES + sound.file.len() as u64 * 2 + floats
+        }
         _ => 0,
     };
     let beside = planned.ratio.filter_bytes() + decoder;
     (before.saturating_add(after).saturating_add(beside), after)
 }
 
-/// Decodes a sound file into an array.
+/// Decodes a sound file into an array; AAC by `elsewhere`.
 ///
 /// # Errors
 /// The file is defective, has another number of channels than requested, or is larger than `most_bytes` when decoded.
@@ -120,6 +156,7 @@ pub fn decode(
     sound: &Sound<'_>,
     most_bytes: u64,
     tools: &mut SoundTools,
+    elsewhere: &mut dyn SoundDecoder,
     array: &mut ArrayBuffer,
 ) -> Result<(), Defect> {
     let planned = Planned::new(sound, most_bytes)?;
@@ -144,12 +181,16 @@ pub fn decode(
         SoundCoding::Mp3 | SoundCoding::Vorbis | SoundCoding::Opus | SoundCoding::Alac => {
             packets::decode(sound.file, header, span.clone(), &mut sink)?;
         }
+        #[cfg(feature = "sound")]
+        SoundCoding::Aac => aac::decode(sound.file, span.clone(), elsewhere, &mut sink)?,
         #[cfg(not(feature = "sound"))]
         SoundCoding::Flac(_)
         | SoundCoding::Mp3
         | SoundCoding::Vorbis
         | SoundCoding::Opus
-        | SoundCoding::Alac => {
+        | SoundCoding::Alac
+        | SoundCoding::Aac => {
+            let _ = elsewhere;
             return Err(Defect(
                 "this program is built without `sound`, which reads sounds that are compressed"
                     .to_owned(),

@@ -10,10 +10,12 @@ use forebay_protocol::tensor::DType;
 use forebay_resample::PillowResampler;
 use forebay_storage::location::{PlaceInBytes, SampleBytes};
 use forebay_video::clip::Clip;
+use forebay_workers::ForeignPool;
 
 use super::bucket::Bucket;
 use super::image::{ImageTools, PendingImage, PlannedImage};
 use super::needs::KEPT_BYTES;
+use super::sounds::SoundsElsewhere;
 use forebay_media::array::{ArrayBuffer, write_array};
 use forebay_media::sound::{self, SoundTools};
 
@@ -218,18 +220,21 @@ impl<'a> FieldInProgress<'a> {
         }
     }
 
-    /// Decodes an audio file; other fields are unchanged.
+    /// Decodes an audio file, AAC by `helpers`; other fields are unchanged.
     ///
     /// # Errors
     /// The file is defective, or larger than `most_bytes` when decoded.
     pub(crate) fn decode_sound(
         &mut self,
         most_bytes: u64,
+        helpers: Option<&ForeignPool>,
         tools: &mut Tools,
     ) -> Result<(), Defect> {
         if let Self::Sound(file) = self {
             let mut array = tools.spare_array();
-            sound::decode(file, most_bytes, &mut tools.sounds, &mut array)?;
+            let Tools { sounds, ending, no_helpers, .. } = tools;
+            let mut elsewhere = SoundsElsewhere { helpers, ending, no_helpers };
+            sound::decode(file, most_bytes, sounds, &mut elsewhere, &mut array)?;
             *self = Self::Buffer(array);
         }
         Ok(())

@@ -31,6 +31,7 @@ mod registry;
 mod row;
 mod row_tensors;
 mod shared_fields;
+mod sounds;
 mod task;
 #[cfg(feature = "text")]
 mod texts;

@@ -31,14 +31,13 @@ use super::python::PythonBody;
 use super::row::Row;
 use super::row_tensors::{RowPlace, RowTensors};
 use super::task::{SampleLists, SampleTask, WorkerScratch, emptied};
-use super::video::{self, HelperPlan};
+use super::video::{self, HelperPlan, StartedDecoders};
 use forebay_dataset::{Dataset, Defect, FieldValue};
 use forebay_jpeg_index::JpegIndex;
 use forebay_media::array::{ArrayType, check_ragged_type, check_type, write_array};
 use forebay_order::Draws;
 use forebay_protocol::ids::SampleId;
 use forebay_storage::location::{SampleBytes, SharedBytes};
-use forebay_workers::ForeignPool;
 
 /// All work of a stream on a sample after its bytes were fetched, and on a batch before it is published; shared by all
 /// threads.
@@ -62,8 +61,8 @@ pub struct SamplePlan {
     stage_count: usize,
     /// The index in which decoders record JPEG files.
     jpeg_index: Option<Arc<JpegIndex>>,
-    /// The helper processes that decode videos.
-    helpers: Option<(HelperPlan, Arc<ForeignPool>)>,
+    /// The helper processes that decode videos and AAC.
+    decoders: StartedDecoders,
 }
 
 #[derive(Debug)]
@@ -136,13 +135,13 @@ impl SamplePlan {
 
     /// The helper processes that decode videos, if there are videos.
     pub fn helpers(&self) -> Option<&HelperPlan> {
-        self.helpers.as_ref().map(|(plan, _)| plan)
+        self.decoders.plan.as_ref()
     }
 
-    /// CPU time of the processes that decode videos.
+    /// CPU time of the processes that decode videos and AAC.
     #[must_use]
     pub fn decoders_cpu_time(&self) -> Duration {
-        self.helpers.as_ref().map_or(Duration::ZERO, |(_, pool)| pool.cpu_time())
+        self.decoders.pool.as_ref().map_or(Duration::ZERO, |pool| pool.cpu_time())
     }
 
     /// The bucket of a sample, if there are buckets.
@@ -281,7 +280,7 @@ impl SamplePlan {
         self.begin(&mut values, fields)?;
         for (field, planned) in fields.iter_mut().zip(&self.fields) {
             field
-                .decode_sound(self.most_sound_bytes, tools)
+                .decode_sound(self.most_sound_bytes, self.decoders.pool.as_deref(), tools)
                 .map_err(|defect| Defect(format!("`{}`: {}", planned.name, defect.0)))?;
         }
         if let Some(truncation) = self.truncation {

@@ -1,4 +1,4 @@
-//! Videos in a plan: the helper processes that decode them, and operations on each of their pictures.
+//! Videos in a plan: the helper processes that decode them (and AAC), and operations on each of their pictures.
 //!
 //! A decoded video is a list of images. An operation on images runs on each of them with a copy of the same draws, so that
 //! a flip or a crop is that of all pictures. It works on the video alone: what changes several fields together is refused
@@ -24,7 +24,7 @@ use crate::contract::{FieldPlan, FieldType, FieldTypes, Operation, Sample};
 use crate::field::FieldInProgress;
 use crate::image::{ImageFormat, ImageTools, PendingImage};
 
-pub(crate) use decoding::Decoding;
+pub(crate) use decoding::{Decoding, KIND_SOUND};
 pub use served::{host_decoders, serve_decoders};
 
 /// The most time for which a decoder may run for one sample.
@@ -106,8 +106,17 @@ impl HelperPlan {
 pub(crate) struct PlannedDecoders {
     spec: ForeignSpec,
     most_pixels: u64,
-    /// With what the helpers say of themselves.
-    pool: Option<(Arc<ForeignPool>, String)>,
+    pool: Option<Arc<ForeignPool>>,
+    /// What the helpers say of themselves, if videos are decoded.
+    introduction: Option<String>,
+}
+
+/// The helpers of a plan, if any were started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StartedDecoders {
+    pub(crate) pool: Option<Arc<ForeignPool>>,
+    /// Their memory, if they decode videos; for sounds it is that of each sample.
+    pub(crate) plan: Option<HelperPlan>,
 }
 
 impl PlannedDecoders {
@@ -119,7 +128,7 @@ impl PlannedDecoders {
         });
         let nice = config.cpu.nice;
         let spec = ForeignSpec {
-            place: "decode-video".to_owned(),
+            place: "decoders".to_owned(),
             helpers: configured.max().unwrap_or(threads).max(1),
             timeout: TIMEOUT,
             memory_bytes: most_working_bytes(most_pixels(&config.dataset.limits))
@@ -131,34 +140,46 @@ impl PlannedDecoders {
             },
             withheld: &["HF_TOKEN"],
         };
-        Self { spec, most_pixels: most_pixels(&config.dataset.limits), pool: None }
+        let most_pixels = most_pixels(&config.dataset.limits);
+        Self { spec, most_pixels, pool: None, introduction: None }
     }
 
-    /// The helpers; starts their spawner.
+    /// Starts the spawner of the helpers; none of them is started.
     ///
     /// # Errors
-    /// It cannot be started, or this host has no decoder.
-    pub(crate) fn pool(&mut self) -> Result<Arc<ForeignPool>, String> {
-        if let Some((pool, _)) = &self.pool {
+    /// It cannot be started.
+    pub(crate) fn start(&mut self) -> Result<Arc<ForeignPool>, String> {
+        if let Some(pool) = &self.pool {
             return Ok(Arc::clone(pool));
         }
         let pool = ForeignPool::start(self.spec.clone()).map_err(|error| {
             format!("the process that starts decoders cannot be started: {error}")
         })?;
-        let introduction = pool.introduction()?;
-        let decoders = served::decoders_of(&introduction)?;
         let pool = Arc::new(pool);
-        self.pool = Some((Arc::clone(&pool), decoders));
+        self.pool = Some(Arc::clone(&pool));
         Ok(pool)
     }
 
-    /// The helpers, if any were started, and their plan.
-    pub(crate) fn started(&self) -> Option<(HelperPlan, Arc<ForeignPool>)> {
-        let (pool, decoders) = self.pool.as_ref()?;
-        let ForeignSpec { helpers, memory_bytes, .. } = *pool.spec();
-        let (most_pixels, decoders) = (self.most_pixels, decoders.clone());
-        let plan = HelperPlan { helpers, memory_bytes, most_pixels, decoders };
-        Some((plan, Arc::clone(pool)))
+    /// The helpers, one of which has been started and can decode videos.
+    ///
+    /// # Errors
+    /// It cannot be started, or this host has no decoder.
+    pub(crate) fn of_videos(&mut self) -> Result<Arc<ForeignPool>, String> {
+        let pool = self.start()?;
+        if self.introduction.is_none() {
+            self.introduction = Some(served::decoders_of(&pool.introduction()?)?);
+        }
+        Ok(pool)
+    }
+
+    pub(crate) fn started(&self) -> StartedDecoders {
+        let of_videos = self.introduction.clone().map(|decoders| HelperPlan {
+            helpers: self.spec.helpers,
+            memory_bytes: self.spec.memory_bytes,
+            most_pixels: self.most_pixels,
+            decoders,
+        });
+        StartedDecoders { pool: self.pool.clone(), plan: of_videos }
     }
 }
 

@@ -291,7 +291,8 @@ fn audio_needs_at_most_the_estimate_from_its_header() {
     file.extend(b"data");
     file.extend(16_000_000_u32.to_le_bytes());
     file.resize(file.len() + 16_000_000, 7);
-    let kind = |row_shape| [("sound", FieldKind::Sound { row_shape, rate: None })];
+    let kind =
+        |row_shape| [("sound", FieldKind::Sound { row_shape, rate: None, may_be_aac: false })];
     let mixed = InMemory::new(kind(Vec::new()), |_, _, file| {
         let form = SoundForm { channels: None, rate: Some(48_000), span: None };
         FieldValue::Sound(Sound { file, form })
@@ -323,7 +324,10 @@ fn spectrogram_needs_at_most_the_estimate() {
     file.extend(b"data");
     file.extend(40_000_000_u32.to_le_bytes());
     file.resize(file.len() + 40_000_000, 1);
-    let sound = [("sound", FieldKind::Sound { row_shape: Vec::new(), rate: Some(48_000) })];
+    let sound = [(
+        "sound",
+        FieldKind::Sound { row_shape: Vec::new(), rate: Some(48_000), may_be_aac: false },
+    )];
     let dataset = InMemory::new(sound, |_, _, file| {
         let form = SoundForm { channels: None, rate: Some(48_000), span: None };
         FieldValue::Sound(Sound { file, form })

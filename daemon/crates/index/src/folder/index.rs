@@ -194,7 +194,7 @@ impl FolderIndex {
     }
 
     /// Calls `visit` with each sample's path, in the order of ids.
-    fn for_each_path(&self, mut visit: impl FnMut(&[u8])) {
+    pub fn for_each_path(&self, mut visit: impl FnMut(&[u8])) {
         let mut path = Vec::new();
         for place in 0..self.directories {
             let Some((directory, record)) = self.directory(place) else {

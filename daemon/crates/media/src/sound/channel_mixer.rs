@@ -59,6 +59,20 @@ impl ChannelMixer<'_> {
         }
     }
 
+    /// Receives frames one after another, with all their channels.
+    #[cfg(feature = "sound")]
+    pub(super) fn interleaved(&mut self, floats: &[f32], channels: usize) -> Result<(), Defect> {
+        let range = self.take(floats.len() / channels);
+        let wanted = &floats[range.start * channels..range.end * channels];
+        if self.mixes && channels > 1 {
+            return wanted
+                .chunks_exact(channels)
+                .try_for_each(|frame| self.push(frame.iter().copied()));
+        }
+        self.floats.extend_from_slice(wanted);
+        self.verify_length()
+    }
+
     /// Receives one frame of the wanted part.
     pub(super) fn push(&mut self, frame: impl ExactSizeIterator<Item = f32>) -> Result<(), Defect> {
         if self.mixes {

@@ -57,7 +57,8 @@ pub(super) fn decode(
         | SoundCoding::Mp3
         | SoundCoding::Vorbis
         | SoundCoding::Opus
-        | SoundCoding::Alac => Ok(()),
+        | SoundCoding::Alac
+        | SoundCoding::Aac => Ok(()),
     }
 }
 

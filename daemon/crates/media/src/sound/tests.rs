@@ -20,7 +20,7 @@ fn wave(tag: u16, channels: u16, sample_bytes: u16, data: &[u8]) -> Vec<u8> {
 fn decoded(file: &[u8], form: SoundForm, most_bytes: u64) -> Result<(Vec<u64>, Vec<f32>), Defect> {
     let sound = Sound { file, form };
     let mut array = ArrayBuffer::default();
-    decode(&sound, most_bytes, &mut SoundTools::default(), &mut array)?;
+    decode(&sound, most_bytes, &mut SoundTools::default(), &mut NoSoundDecoder, &mut array)?;
     let (all, held) = decoding_bytes(&sound, most_bytes);
     assert!(held >= array.bytes.len() as u64 && all >= held, "{all}, {held}");
     let floats = array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
@@ -228,7 +228,13 @@ fn damaged_files_are_errors_or_floats() {
             let sound = Sound { file: &file, form };
             let (all, _) = decoding_bytes(&sound, ENOUGH);
             let mut array = ArrayBuffer::default();
-            match decode(&sound, ENOUGH, &mut SoundTools::default(), &mut array) {
+            match decode(
+                &sound,
+                ENOUGH,
+                &mut SoundTools::default(),
+                &mut NoSoundDecoder,
+                &mut array,
+            ) {
                 Ok(()) => read += 1,
                 Err(Defect(reason)) => {
                     assert!(reason.len() > 10, "{reason}");

@@ -68,7 +68,7 @@ pub(crate) fn compile(
         location: section.location().clone(),
     });
     let most_pixels = video::most_pixels(&fields.limits);
-    let helpers = fields.decoders.pool().map_err(|reason| section.error(reason))?;
+    let helpers = fields.decoders.of_videos().map_err(|reason| section.error(reason))?;
     Ok(Box::new(DecodeVideo { field, shape, most_pixels, helpers }))
 }
 

@@ -111,7 +111,10 @@ impl SamplePlan {
         for (place, field) in dataset.fields().iter().enumerate() {
             // An audio file is decoded to an array before any operation.
             let (kind, sound) = match field.kind.clone() {
-                FieldKind::Sound { row_shape, rate } => {
+                FieldKind::Sound { row_shape, rate, may_be_aac } => {
+                    if may_be_aac {
+                        fields.decoders.start().map_err(fail)?;
+                    }
                     let kind = FieldKind::RaggedArray { dtype: DType::F32, row_shape };
                     (kind, Some(StoredSound { rate }))
                 }
@@ -215,7 +218,7 @@ impl SamplePlan {
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,
-            helpers: fields.decoders.started(),
+            decoders: fields.decoders.started(),
         };
         if let Some(truncation) = truncation {
             truncation.check(config, &plan.fields)?;
@@ -244,6 +247,7 @@ impl SamplePlan {
         fields: &FieldTypes,
         (stages, truncation): (Vec<Stage>, Option<Truncation>),
     ) -> Self {
+        let decoders = fields.decoders.started();
         let fields = fields.fields.clone();
         let outputs = fields.iter().map(|_| None).collect();
         Self {
@@ -258,7 +262,7 @@ impl SamplePlan {
             jpeg_index: None,
             most_sound_bytes: config.dataset.limits.inflated_bytes,
             truncation,
-            helpers: None,
+            decoders,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn refusal_at(rate: Option<u32>, arguments: &str) -> Option<String> {
-    let kind = FieldKind::Sound { row_shape: Vec::new(), rate };
+    let kind = FieldKind::Sound { row_shape: Vec::new(), rate, may_be_aac: false };
     let dataset = InMemory::new([("audio", kind)], value);
     let config = plain_config(&format!(
         "[[stage]]\noperations = [{{ op = \"mel-spectrogram\"{arguments} }}]\n[output]\n\

@@ -12,6 +12,8 @@ use super::{Ending, frame_bytes};
 
 /// The number of a request for pictures.
 pub(super) const KIND_PICTURES: u32 = 1;
+/// The number of a request for a sound.
+pub(crate) const KIND_SOUND: u32 = 2;
 
 /// What decoding a clip needs.
 pub(crate) struct Decoding<'d> {

@@ -3,12 +3,12 @@
 use std::io;
 use std::process::ExitCode;
 
-use forebay_decoders::{Library, Missing, Output, decode};
+use forebay_decoders::{Defect, Library, Missing, Output, SoundRequest, decode, decode_sound};
 use forebay_video::clip::Clip;
 use forebay_video::codec::Codec;
 use forebay_workers::{Foreign, HelperError, HelperOutput, WorkerClass, serve_helper};
 
-use super::decoding::KIND_PICTURES;
+use super::decoding::{KIND_PICTURES, KIND_SOUND};
 
 /// The decoders of this process.
 struct Decoders(Result<Library, Missing>);
@@ -74,24 +74,34 @@ impl Foreign for Decoders {
         output: &mut HelperOutput<'_>,
     ) -> Result<Vec<u8>, HelperError> {
         let refused = |reason: String| HelperError::Refused(reason);
+        let library =
+            self.0.as_ref().map_err(|missing| HelperError::Cannot(missing.to_string()))?;
+        if kind == KIND_SOUND {
+            let request = SoundRequest::of_parts(head, data).map_err(refused)?;
+            return decode_sound(library, &request, &mut ToArena(output))
+                .map(|()| Vec::new())
+                .map_err(of_defect);
+        }
         if kind != KIND_PICTURES {
             return Err(refused(format!("a request of the kind {kind} is not known")));
         }
-        let library =
-            self.0.as_ref().map_err(|missing| HelperError::Cannot(missing.to_string()))?;
         let Some((most_pixels, head)) = head.split_first_chunk() else {
             return Err(refused("a request is too short".to_owned()));
         };
         let clip = Clip::of_parts(head, data).map_err(|error| refused(error.to_string()))?;
         let most_pixels = u64::from_le_bytes(*most_pixels);
-        let frames = decode(library, &clip, most_pixels, &mut ToArena(output)).map_err(
-            |defect| match defect {
-                _ if defect.is_memory() => HelperError::NoMemory(defect.to_string()),
-                _ if defect.is_of_library() => HelperError::Cannot(defect.to_string()),
-                _ => HelperError::Refused(defect.to_string()),
-            },
-        )?;
+        let frames =
+            decode(library, &clip, most_pixels, &mut ToArena(output)).map_err(of_defect)?;
         Ok(frames.to_bytes())
+    }
+}
+
+/// What the daemon learns of a defect.
+fn of_defect(defect: Defect) -> HelperError {
+    match defect.to_string() {
+        reason if defect.is_memory() => HelperError::NoMemory(reason),
+        reason if defect.is_of_library() => HelperError::Cannot(reason),
+        reason => HelperError::Refused(reason),
     }
 }
 

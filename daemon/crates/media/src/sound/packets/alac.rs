@@ -9,7 +9,7 @@ use symphonia_core::units::{Duration, Timestamp};
 
 use super::super::channel_mixer::ChannelMixer;
 use forebay_dataset::Defect;
-use forebay_dataset::sound::mp4::Mp4;
+use forebay_dataset::sound::packets::{ALAC_COOKIE, PacketSound};
 
 fn defect(reason: impl std::fmt::Display) -> Defect {
     Defect(format!("cannot decode the ALAC file: {reason}"))
@@ -17,15 +17,15 @@ fn defect(reason: impl std::fmt::Display) -> Defect {
 
 /// Passes on the sound from its frame `from`. Packets do not depend on each other.
 pub(super) fn decode(file: &[u8], from: u64, kept: &mut ChannelMixer<'_>) -> Result<(), Defect> {
-    let mp4 = Mp4::read(file)?;
+    let sound = PacketSound::read(file)?;
     let mut parameters = AudioCodecParameters::new();
-    parameters.for_codec(CODEC_ID_ALAC).with_extra_data(mp4.cookie.clone().into());
+    parameters.for_codec(CODEC_ID_ALAC).with_extra_data(sound.configuration[ALAC_COOKIE..].into());
     let mut decoder =
         AlacDecoder::try_new(&parameters, &AudioDecoderOptions::default()).map_err(defect)?;
-    let place = mp4.skipped + from;
-    let (first, start) = mp4.packet_of(place);
+    let place = sound.skipped + from;
+    let (first, start) = sound.packet_of(place);
     kept.skip = place - start;
-    for packet in mp4.packets.get(first..).unwrap_or_default() {
+    for packet in sound.packets.get(first..).unwrap_or_default() {
         if kept.is_complete() {
             break;
         }
@@ -34,7 +34,7 @@ pub(super) fn decode(file: &[u8], from: u64, kept: &mut ChannelMixer<'_>) -> Res
         else {
             return Err(defect("its decoder gives no whole numbers"));
         };
-        if decoded.num_planes() != usize::from(mp4.channels) {
+        if decoded.num_planes() != usize::from(sound.channels) {
             return Err(defect("a packet has another number of channels"));
         }
         for at in kept.take(decoded.frames()) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::super::{SoundTools, decode};
+use super::super::{NoSoundDecoder, SoundTools, decode};
 use crate::array::ArrayBuffer;
 use crate::test_images::draws;
 use forebay_dataset::sound::ogg::set_checksums_right;
@@ -31,7 +31,13 @@ fn file(name: &str) -> Vec<u8> {
 fn floats(file: &[u8], channels: u16, span: Option<SoundSpan>) -> Result<Vec<u8>, Defect> {
     let form = SoundForm { channels: Some(channels), rate: None, span };
     let mut array = ArrayBuffer::default();
-    decode(&Sound { file, form }, ENOUGH, &mut SoundTools::default(), &mut array)?;
+    decode(
+        &Sound { file, form },
+        ENOUGH,
+        &mut SoundTools::default(),
+        &mut NoSoundDecoder,
+        &mut array,
+    )?;
     Ok(array.bytes)
 }
 
