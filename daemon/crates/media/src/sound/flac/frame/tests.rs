@@ -157,7 +157,13 @@ fn a_file_with_an_escaped_partition_between_frames_of_claxons_is_read() {
     let form = forebay_dataset::SoundForm { channels: Some(1), rate: None, span: None };
     let (mut array, mut tools) = Default::default();
     let sound = forebay_dataset::Sound { file: &file, form };
-    crate::sound::decode(&sound, 1 << 20, &mut tools, &mut array).unwrap();
+    crate::sound::decode(
+        &sound,
+        1 << 20,
+        &mut tools,
+        &mut crate::sound::NoSoundDecoder,
+        &mut array,
+    ).unwrap();
     let expected = [FIRST, [-300; 16], FIRST].concat();
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     let expected: Vec<f32> = expected.iter().map(|level| *level as f32 / 32_768.0).collect();
