@@ -78,5 +78,6 @@ kills! {
     the_daemon_and_decoders_are_killed_over_videos: "decoders" "23" over "videos";
     the_trainer_is_killed_over_videos: "trainer" "24" over "videos";
     the_daemon_and_decoders_are_killed_over_videos_in_archives: "decoders" "26" over "videos.tar";
+    the_daemon_and_decoders_are_killed_over_sounds_of_aac: "decoders" "31" over "videos.sounds";
     the_daemon_is_killed_over_a_mixture_whose_weights_change: "daemon" "14" over "mixture";
 }

@@ -1,11 +1,13 @@
 """Sounds as Python's wave module and libsndfile write them, through the whole program: the floats that libsndfile
 reads."""
 
+import ctypes.util
 import io
 import json
 import math
 import struct
 import wave
+from pathlib import Path
 
 import forebay
 import numpy
@@ -229,6 +231,61 @@ def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
         more = {"channels": 1} if name.startswith("stereo") else {}
         with pytest.raises(forebay.Error) as raised:
             read({"format": "manifest", "path": str(path), "fields": fields(**more)})
+        assert reason in str(raised.value), raised.value
+
+
+has_libavcodec = pytest.mark.skipif(
+    ctypes.util.find_library("avcodec") is None, reason="the host has no libavcodec"
+)
+CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus" / "sound_lossy"
+
+
+def corpus(name):
+    """A file of the corpus without what the fuzzer chooses by."""
+    return (CORPUS / name).read_bytes()[3:]
+
+
+@has_libavcodec
+def test_aac_begins_where_the_sound_did(tmp_path):
+    """The sounds are a chirp and noise (scripts/make-sounds): one that begins too early or too late has another phase."""
+    sounds = {"a.m4a": ("aac", 16000), "b.m4a": ("aac-he", 44100), "c.aac": ("adts", 16000)}
+    for name, (source, _) in sounds.items():
+        (tmp_path / name).write_bytes(corpus(source))
+    dataset = {"format": "audio-folder", "path": str(tmp_path)}
+    read_sounds, others = read(dataset)
+    for index, (name, (_, rate)) in enumerate(sounds.items()):
+        sound = read_sounds[index].astype(numpy.float64)
+        assert others[index]["sample_rate"] == rate
+        # Nothing in a file of AAC alone says what its encoder added before the sound.
+        sound = sound[1024:] if name == "c.aac" else sound
+        time = numpy.arange(len(sound)) / rate
+        chirp = 0.4 * numpy.sin(2 * math.pi * (200 + 300 * time) * time)
+        # HE-AAC keeps no phases above its core, where the noise is.
+        within = slice(len(sound) // 10, -len(sound) // 4)
+        off = numpy.sqrt(numpy.mean((sound - chirp)[within] ** 2))
+        shifted = numpy.sqrt(numpy.mean((sound[40:] - chirp[:-40])[within] ** 2))
+        assert off < 0.08 < shifted, (name, off, shifted)
+    again, _ = read(dataset)
+    assert all(numpy.array_equal(again[index], read_sounds[index]) for index in again)
+    part, _ = read({**dataset, "start": 0.1, "seconds": 0.05})
+    numpy.testing.assert_array_equal(part[0], read_sounds[0][1600:2400])
+
+
+@has_libavcodec
+def test_damaged_aac_is_a_bad_sample(tmp_path):
+    good = corpus("aac")
+    at = good.index(b"mdat") + 40
+    broken = {
+        "cut.m4a": (good[: len(good) // 2], "the file is cut off"),
+        "zeros.m4a": (good[:at] + bytes(500) + good[at + 500 :], "aac: "),
+        "under-another-name.wav": (good, "AAC under a name of another coding"),
+    }
+    for name, (data, reason) in broken.items():
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        with pytest.raises(forebay.BadSample) as raised:
+            read({"format": "audio-folder", "path": str(folder)})
         assert reason in str(raised.value), raised.value
 
 

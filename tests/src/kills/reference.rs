@@ -37,6 +37,7 @@ impl Reference {
             Ok("windows.parquet") => return Self::of(windows_of_tables(dir)),
             Ok("videos") => return Self::of(videos(dir, false)),
             Ok("videos.tar") => return Self::of(videos(dir, true)),
+            Ok("videos.sounds") => return Self::of(sounds(dir)),
             _ => {}
         }
         let mut images = dir.path("images");
@@ -289,6 +290,38 @@ fn videos(dir: &TestDir, in_archive: bool) -> PathBuf {
          dataset = {{ path = {path:?}, index = {:?}, {dataset} }}\n\
          stage = [{{ name = \"decode\", operations = [{{ op = \"decode-video\" }}, \
          {{ op = \"random-resized-crop\", size = [24, 32] }}] }}]\ncpu.policy = \"normal\"\n",
+        dir.path("train.index"),
+    );
+    let config = dir.path("train.toml");
+    std::fs::write(&config, keys).unwrap();
+    config
+}
+
+/// Small sounds of AAC, one of which is cut off.
+fn sounds(dir: &TestDir) -> PathBuf {
+    const SOUNDS: [(&str, &[u8]); 4] = [
+        ("m4a", include_bytes!("../../../fuzz/corpus/sound_lossy/aac")),
+        ("m4a", include_bytes!("../../../fuzz/corpus/sound_lossy/aac-fragments")),
+        ("m4a", include_bytes!("../../../fuzz/corpus/sound_lossy/aac-he")),
+        ("aac", include_bytes!("../../../fuzz/corpus/sound_lossy/adts")),
+    ];
+    /// What the fuzzer chooses by, before each file.
+    const CHOICES: usize = 3;
+    let path = dir.path("sounds");
+    std::fs::create_dir(&path).unwrap();
+    for number in 0..10 {
+        for (kind, (suffix, bytes)) in SOUNDS.iter().enumerate() {
+            let end = if (number, kind) == (3, 0) { bytes.len() / 2 } else { bytes.len() };
+            std::fs::write(path.join(format!("{number}-{kind}.{suffix}")), &bytes[CHOICES..end])
+                .unwrap();
+        }
+    }
+    let keys = format!(
+        "ring.slots = 4\nbatch = {{ size = 4, last = \"short\" }}\norder.seed = 11\n\
+         errors.on_bad_sample = \"substitute\"\n\
+         dataset = {{ path = {path:?}, index = {:?}, format = \"audio-folder\", rate = 8000 }}\n\
+         stage = [{{ name = \"read\", operations = [] }}]\ncpu.policy = \"normal\"\n\
+         output.audio = {{ ragged = true, max_bytes = \"64KiB\" }}\n",
         dir.path("train.index"),
     );
     let config = dir.path("train.toml");

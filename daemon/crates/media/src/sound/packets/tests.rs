@@ -55,13 +55,7 @@ impl SoundDecoder for Counting {
 fn floats(file: &[u8], channels: u16, span: Option<SoundSpan>) -> Result<Vec<u8>, Defect> {
     let form = SoundForm { channels: Some(channels), rate: None, span };
     let mut array = ArrayBuffer::default();
-    decode(
-        &Sound { file, form },
-        ENOUGH,
-        &mut SoundTools::default(),
-        &mut Counting,
-        &mut array,
-    )?;
+    decode(&Sound { file, form }, ENOUGH, &mut SoundTools::default(), &mut Counting, &mut array)?;
     Ok(array.bytes)
 }
 

@@ -163,7 +163,8 @@ fn a_file_with_an_escaped_partition_between_frames_of_claxons_is_read() {
         &mut tools,
         &mut crate::sound::NoSoundDecoder,
         &mut array,
-    ).unwrap();
+    )
+    .unwrap();
     let expected = [FIRST, [-300; 16], FIRST].concat();
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     let expected: Vec<f32> = expected.iter().map(|level| *level as f32 / 32_768.0).collect();
