@@ -24,6 +24,8 @@ pub const FOLDER_VARIABLE: &str = "FOREBAY_LIBAVCODEC";
 pub(crate) const NO_PTS: i64 = i64::MIN;
 /// `AV_LOG_QUIET`.
 const QUIET: c_int = -8;
+/// `av_force_cpu_flags`: what the processor has.
+const DETECTED: c_int = -1;
 /// The default of primaries, transfer and matrix: not specified.
 const UNSPECIFIED: c_int = 2;
 
@@ -101,6 +103,8 @@ pub(crate) type Opaque = *mut c_void;
 functions! {
     avcodec_version: fn() -> c_uint;
     avutil_version: fn() -> c_uint;
+    av_get_cpu_flags: fn() -> c_int;
+    av_force_cpu_flags: fn(c_int);
     av_log_set_level: fn(c_int);
     avcodec_find_decoder_by_name: fn(*const c_char) -> Opaque;
     avcodec_alloc_context3: fn(Opaque) -> Opaque;
@@ -136,7 +140,7 @@ pub struct Library {
 }
 
 /// The names of decoders for a codec, the preferred one first. All are of software and deliver the same pictures, as
-/// the codec's standard demands, or the same samples.
+/// the codec's standard demands.
 const fn decoder_names(codec: Codec) -> &'static [&'static CStr] {
     match codec {
         Codec::H264 => &[c"h264"],
@@ -147,8 +151,7 @@ const fn decoder_names(codec: Codec) -> &'static [&'static CStr] {
         Codec::Av1 => &[c"libdav1d", c"libaom-av1"],
         Codec::Mpeg4 => &[c"mpeg4"],
         Codec::Mjpeg => &[c"mjpeg"],
-        // In whole numbers: the same samples on all processors.
-        Codec::Aac => &[c"aac_fixed"],
+        Codec::Aac => &[c"aac"],
         _ => &[],
     }
 }
@@ -214,6 +217,32 @@ impl Library {
         self.find(codec).ok().and_then(|(name, _)| name.to_str().ok())
     }
 
+    /// The instructions that decoders of sound use on this processor.
+    pub(crate) fn instructions(&self) -> Instructions {
+        // SAFETY: without arguments.
+        Instructions::of(unsafe { (self.functions.av_get_cpu_flags)() })
+    }
+
+    /// Opens a decoder by `open`, which chooses its functions by these instructions.
+    pub(crate) fn with_instructions<T>(
+        &self,
+        instructions: Instructions,
+        open: impl FnOnce() -> T,
+    ) -> T {
+        // SAFETY: sets a number, of instructions that this processor has.
+        unsafe { (self.functions.av_force_cpu_flags)(instructions.flags) };
+        let opened = open();
+        // SAFETY: likewise.
+        unsafe { (self.functions.av_force_cpu_flags)(DETECTED) };
+        opened
+    }
+
+    /// What decides a sound's samples: the version, and the instructions of the decoder, which round differently.
+    #[must_use]
+    pub fn sounds(&self) -> String {
+        format!("libavcodec {} (instructions of {})", self.version, self.instructions().name)
+    }
+
     /// The library's decoder for a codec.
     pub(crate) fn find(&self, codec: Codec) -> Result<(&'static CStr, NonNull<c_void>), Missing> {
         let found = decoder_names(codec).iter().find_map(|name| {
@@ -232,6 +261,33 @@ impl Library {
         unsafe { (self.functions.av_strerror)(code, text.as_mut_ptr().cast(), text.len()) };
         let text = CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy();
         text.to_lowercase()
+    }
+}
+
+/// A set of instructions, as the library numbers them: all or none of a level are used, so that processors of the same
+/// level compute the same samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Instructions {
+    name: &'static str,
+    flags: c_int,
+}
+
+impl Instructions {
+    /// The levels of this architecture, the best one first. The last one is what all of its processors have.
+    const LEVELS: &[Self] = if cfg!(target_arch = "x86_64") {
+        // MMX, MMXEXT, SSE, SSE2, CMOV; SSE3, SSSE3, SSE4.1, SSE4.2, AVX, AVX2, FMA3, BMI1, BMI2.
+        &[Self { name: "x86-64-v3", flags: 0x7_d3db }, Self { name: "x86-64", flags: 0x101b }]
+    } else if cfg!(target_arch = "aarch64") {
+        // VFP, NEON, ARMV8.
+        &[Self { name: "armv8", flags: 0x68 }]
+    } else {
+        &[]
+    };
+
+    /// The best level of a processor's instructions.
+    fn of(detected: c_int) -> Self {
+        let level = Self::LEVELS.iter().find(|level| detected & level.flags == level.flags);
+        *level.or(Self::LEVELS.last()).unwrap_or(&Self { name: "none", flags: 0 })
     }
 }
 
@@ -311,6 +367,15 @@ mod tests {
         assert_eq!(package_of(&release("bookworm")), "libavcodec59");
         assert_eq!(package_of(&release("\"trixie\"")), "libavcodec61");
         assert_eq!(package_of("ID=arch\n"), "ffmpeg");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn instructions_are_all_of_a_level_or_none() {
+        // With what the library says of slow ones, and AVX-512.
+        assert_eq!(Instructions::of(0x7ff_d7ff).name, "x86-64-v3");
+        assert_eq!(Instructions::of(0x7_d3db & !0x1_0000).name, "x86-64");
+        assert_eq!(Instructions::of(0).flags, 0x101b);
     }
 
     #[test]

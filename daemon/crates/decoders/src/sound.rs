@@ -1,8 +1,7 @@
 //! Decodes the packets of a sound to floats, and how a process asks another for that.
 //!
-//! AAC is decoded by the library's decoder in whole numbers, whose results are the same with every version and on every
-//! processor; the one in floats is chosen by the processor's instructions. The difference between them is below 1e-5, but
-//! where the sound exceeds full scale: whole numbers end there.
+//! The library's decoders of sound choose their functions by the processor, which round differently (by 1e-7). Here they
+//! use the instructions of a level, so that processors of the same level give the same samples.
 
 use std::borrow::Cow;
 
@@ -17,10 +16,6 @@ use crate::stream::{Block, Decoder, StreamError};
 pub const MAX_SOUND_CHANNELS: u16 = 8;
 /// The most bytes that a decoder of sound allocates, the packets apart.
 pub const SOUND_WORKING_BYTES: u64 = 24 << 20;
-/// What the library adds to each sample, for whoever cuts it to 16 bits without rounding.
-const ROUNDING: i32 = 0x8000;
-/// Of samples of 32 bits.
-const FULL_SCALE: f64 = 2_147_483_648.0;
 const FLOAT_BYTES: u64 = 4;
 
 /// A part of a sound that is asked for: all packets from the first one on, of which frames at the beginning are dropped.
@@ -166,25 +161,28 @@ impl Delivery<'_, '_> {
         self.left -= count as u64;
         self.row.clear();
         let samples = from..from + count;
+        let planes: Vec<&[f32]> = planes.iter().map(|plane| &plane[samples.clone()]).collect();
         match *planes {
+            [one] => self.row.extend(one.iter().flat_map(|value| value.to_ne_bytes())),
             [left, right] if is_doubled => {
-                let pairs = left[samples.clone()].iter().zip(&right[samples]);
-                let mean = |(left, right): (&i32, &i32)| float(left.midpoint(*right));
-                self.row.extend(pairs.flat_map(|pair| mean(pair).to_ne_bytes()));
+                let mean = |(left, right): (&f32, &f32)| left.midpoint(*right).to_ne_bytes();
+                self.row.extend(left.iter().zip(right).flat_map(mean));
             }
-            _ => {
-                let frame = |at| planes.iter().map(move |plane: &&[i32]| float(plane[at]));
-                self.row.extend(samples.flat_map(frame).flat_map(f32::to_ne_bytes));
-            }
+            [left, right] => self.row.extend(left.iter().zip(right).flat_map(in_pairs)),
+            _ => (0..count).for_each(|at| {
+                planes.iter().for_each(|plane| self.row.extend(plane[at].to_ne_bytes()));
+            }),
         }
         self.output.append(&self.row).map_err(Defect::new)
     }
 }
 
-/// A sample of 32 bits as a float, −1 to 1.
-#[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
-fn float(sample: i32) -> f32 {
-    (f64::from(sample.saturating_sub(ROUNDING)) / FULL_SCALE) as f32
+/// A frame of two channels. As an array of bytes, of which a plane's worth is copied at once.
+fn in_pairs((left, right): (&f32, &f32)) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&left.to_ne_bytes());
+    bytes[4..].copy_from_slice(&right.to_ne_bytes());
+    bytes
 }
 
 #[cfg(test)]
@@ -212,11 +210,5 @@ mod tests {
         }
         let none = SoundRequest { channels: 0, ..request };
         assert!(SoundRequest::of_parts(&none.head(), &[1, 2, 3]).is_err());
-    }
-
-    #[test]
-    fn silence_is_zero_and_full_scale_is_one() {
-        assert_eq!(float(ROUNDING).to_bits(), 0);
-        assert!((float(i32::MAX) - 1.0).abs() < 2e-5 && (float(i32::MIN) + 1.0).abs() < 1e-9);
     }
 }

@@ -30,8 +30,8 @@ const CORRUPT: c_int = 1;
 const LIMITED: c_int = 1;
 const FULL: c_int = 2;
 const PLANES: usize = 8;
-/// `AV_SAMPLE_FMT_S32P`.
-const S32P: c_int = 7;
+/// `AV_SAMPLE_FMT_FLTP`.
+const FLOATS_IN_PLANES: c_int = 8;
 /// Of `err_detect`.
 const STRICT: &str = "explode";
 
@@ -122,9 +122,16 @@ impl<'l> Decoder<'l> {
             decoder.set(c"idct", "simple");
             decoder.set(c"flags", "+bitexact");
         }
-        // SAFETY: context and decoder belong together; there are no more options.
-        let code = unsafe {
-            (functions.avcodec_open2)(kept_context.as_ptr(), found.as_ptr(), std::ptr::null_mut())
+        let open = || {
+            let (context, none) = (kept_context.as_ptr(), std::ptr::null_mut());
+            // SAFETY: context and decoder belong together; there are no more options.
+            unsafe { (functions.avcodec_open2)(context, found.as_ptr(), none) }
+        };
+        // Pictures are the same by any instructions, sounds are not.
+        let code = if codec.is_video() {
+            open()
+        } else {
+            library.with_instructions(library.instructions(), open)
         };
         decoder.checked(code)?;
         Ok(decoder)
@@ -335,8 +342,8 @@ impl<'l> Decoder<'l> {
 
     fn block(&self) -> Result<Block<'_>, StreamError> {
         let refused = |reason: &str| Err(StreamError::Refused(reason.to_owned()));
-        if self.number(frame::FORMAT) != S32P {
-            return refused("its decoder gives no whole numbers in planes");
+        if self.number(frame::FORMAT) != FLOATS_IN_PLANES {
+            return refused("its decoder gives no floats in planes");
         }
         let Ok(frames) = usize::try_from(self.number(frame::FRAMES)) else {
             return refused("a block of sound without a length");
@@ -381,7 +388,7 @@ impl Drop for Decoder<'_> {
     }
 }
 
-/// A block of sound that the decoder holds: samples of 32 bits, a plane for each channel.
+/// A block of sound that the decoder holds: floats, a plane for each channel.
 #[derive(Debug)]
 pub(crate) struct Block<'d> {
     decoder: &'d Decoder<'d>,
@@ -396,12 +403,12 @@ impl Block<'_> {
     }
 
     /// The planes of the channels, of which there are at most eight.
-    pub(crate) fn planes(&self) -> Vec<&[i32]> {
+    pub(crate) fn planes(&self) -> Vec<&[f32]> {
         let fields = self.decoder.frame.as_ptr().cast::<u8>();
         let starts = (0..PLANES).map(|plane| {
             // SAFETY: an array of eight pointers at this offset of a frame of any version; the planes of channels come
             // first, and are null beyond them.
-            unsafe { fields.add(frame::DATA).cast::<*const i32>().add(plane).read() }
+            unsafe { fields.add(frame::DATA).cast::<*const f32>().add(plane).read() }
         });
         starts
             .take_while(|start| !start.is_null())

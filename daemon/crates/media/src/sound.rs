@@ -25,27 +25,28 @@ use resample::{Filter, Ratio};
 /// A work thread's scratch memory for sounds.
 #[derive(Debug, Default)]
 pub struct SoundTools {
-    floats: Vec<f32>,
+    /// Floats that are to be resampled.
+    floats: Vec<u8>,
     filter: Option<Filter>,
 }
 
 impl SoundTools {
     /// Memory that is kept between sounds.
     pub fn kept_bytes(&self) -> usize {
-        self.floats.capacity() * size_of::<f32>() + self.filter.as_ref().map_or(0, Filter::bytes)
+        self.floats.capacity() + self.filter.as_ref().map_or(0, Filter::bytes)
     }
 }
 
 /// Decodes sounds that this crate does not: a process with the host's libavcodec.
 pub trait SoundDecoder {
-    /// Passes on the floats of the frames that are asked for, in parts of whole frames.
+    /// Passes on the floats of the frames that are asked for, in native order and parts of whole frames.
     ///
     /// # Errors
     /// The sound is defective, or nothing decodes it.
     fn decode(
         &mut self,
         request: &SoundRequest<'_>,
-        floats: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+        floats: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
     ) -> Result<(), Defect>;
 }
 
@@ -57,7 +58,7 @@ impl SoundDecoder for NoSoundDecoder {
     fn decode(
         &mut self,
         _: &SoundRequest<'_>,
-        _: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+        _: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
     ) -> Result<(), Defect> {
         Err(Defect("no process decodes AAC here".to_owned()))
     }
@@ -144,6 +145,7 @@ pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
         }
         _ => 0,
     };
+    let before = if planned.ratio.is_one() { 0 } else { before };
     let beside = planned.ratio.filter_bytes() + decoder;
     (before.saturating_add(after).saturating_add(beside), after)
 }
@@ -162,14 +164,14 @@ pub fn decode(
     let planned = Planned::new(sound, most_bytes)?;
     let Planned { header, kept, ratio, span } = &planned;
     let SoundTools { floats, filter } = tools;
-    floats.clear();
+    let bytes = if ratio.is_one() { &mut array.bytes } else { &mut *floats };
+    bytes.clear();
     let frames = usize::try_from(planned.frames().unwrap_or(0)).unwrap_or(0);
-    floats.reserve_exact(frames * kept);
-    let most = usize::try_from(most_bytes / 4).unwrap_or(usize::MAX);
+    bytes.reserve_exact(frames * kept * 4);
     let mut sink = ChannelMixer {
-        floats,
+        bytes,
         mixes: sound.form.channels.is_none(),
-        most,
+        most_bytes,
         skip: span.start,
         left: span.end - span.start,
     };
@@ -199,11 +201,9 @@ pub fn decode(
         coding => pcm::decode(data, coding, header.channels.into(), &mut sink)?,
     }
     array.dtype = DType::F32;
-    array.bytes.clear();
-    if ratio.is_one() {
-        array.bytes.reserve_exact(floats.len() * 4);
-        array.bytes.extend(floats.iter().flat_map(|value| value.to_ne_bytes()));
-    } else {
+    if !ratio.is_one() {
+        array.bytes.clear();
+        let floats = floats.as_chunks().0;
         let frames = ratio.result_frames((floats.len() / kept) as u64);
         if frames.saturating_mul(*kept as u64 * 4) > most_bytes {
             return Err(Defect(

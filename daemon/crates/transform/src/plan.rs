@@ -138,6 +138,11 @@ impl SamplePlan {
         self.decoders.plan.as_ref()
     }
 
+    /// What decides the samples of AAC, if there may be some.
+    pub fn sounds(&self) -> Option<&str> {
+        self.decoders.sounds.as_deref()
+    }
+
     /// CPU time of the processes that decode videos and AAC.
     #[must_use]
     pub fn decoders_cpu_time(&self) -> Duration {

@@ -23,7 +23,7 @@ impl SoundDecoder for SoundsElsewhere<'_> {
     fn decode(
         &mut self,
         request: &SoundRequest<'_>,
-        floats: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+        floats: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
     ) -> Result<(), Defect> {
         let Some(helpers) = self.helpers else {
             return Err(Defect(
@@ -64,18 +64,15 @@ impl SoundDecoder for SoundsElsewhere<'_> {
 fn read(
     reply: &ForeignReply<'_>,
     channels: usize,
-    floats: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+    floats: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
 ) -> Result<Result<(), Defect>, String> {
     let mut bytes = vec![0; FRAMES * channels * 4];
-    let mut values = Vec::with_capacity(FRAMES * channels);
     let mut at = 0;
     while at < reply.bytes {
         let left = usize::try_from(reply.bytes - at).unwrap_or(usize::MAX);
         let part = left.min(FRAMES * channels * 4);
         reply.read(&mut bytes[..part], at).map_err(|error| error.to_string())?;
-        values.clear();
-        values.extend(bytes[..part].as_chunks().0.iter().map(|float| f32::from_ne_bytes(*float)));
-        if let Err(defect) = floats(&values) {
+        if let Err(defect) = floats(&bytes[..part]) {
             return Ok(Err(defect));
         }
         at += part as u64;

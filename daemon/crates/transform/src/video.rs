@@ -109,6 +109,8 @@ pub(crate) struct PlannedDecoders {
     pool: Option<Arc<ForeignPool>>,
     /// What the helpers say of themselves, if videos are decoded.
     introduction: Option<String>,
+    /// What decides their samples, if there may be AAC.
+    sounds: Option<String>,
 }
 
 /// The helpers of a plan, if any were started.
@@ -117,6 +119,8 @@ pub(crate) struct StartedDecoders {
     pub(crate) pool: Option<Arc<ForeignPool>>,
     /// Their memory, if they decode videos; for sounds it is that of each sample.
     pub(crate) plan: Option<HelperPlan>,
+    /// What decides the samples of AAC, if there may be some.
+    pub(crate) sounds: Option<String>,
 }
 
 impl PlannedDecoders {
@@ -141,14 +145,14 @@ impl PlannedDecoders {
             withheld: &["HF_TOKEN"],
         };
         let most_pixels = most_pixels(&config.dataset.limits);
-        Self { spec, most_pixels, pool: None, introduction: None }
+        Self { spec, most_pixels, pool: None, introduction: None, sounds: None }
     }
 
     /// Starts the spawner of the helpers; none of them is started.
     ///
     /// # Errors
     /// It cannot be started.
-    pub(crate) fn start(&mut self) -> Result<Arc<ForeignPool>, String> {
+    fn start(&mut self) -> Result<Arc<ForeignPool>, String> {
         if let Some(pool) = &self.pool {
             return Ok(Arc::clone(pool));
         }
@@ -172,6 +176,19 @@ impl PlannedDecoders {
         Ok(pool)
     }
 
+    /// Starts the spawner, and asks a helper what it decodes sounds with. A host that decodes none is not refused: the
+    /// sounds may be of another coding.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn start_for_sounds(&mut self) -> Result<(), String> {
+        let pool = self.start()?;
+        if self.sounds.is_none() {
+            self.sounds = Some(served::sounds_of(&pool.introduction()?));
+        }
+        Ok(())
+    }
+
     pub(crate) fn started(&self) -> StartedDecoders {
         let of_videos = self.introduction.clone().map(|decoders| HelperPlan {
             helpers: self.spec.helpers,
@@ -179,7 +196,7 @@ impl PlannedDecoders {
             most_pixels: self.most_pixels,
             decoders,
         });
-        StartedDecoders { pool: self.pool.clone(), plan: of_videos }
+        StartedDecoders { pool: self.pool.clone(), plan: of_videos, sounds: self.sounds.clone() }
     }
 }
 

@@ -85,11 +85,10 @@ fn rate_of(number: u32) -> Result<u32, Defect> {
     rate.copied().ok_or_else(|| Defect(format!("AAC has the reserved rate {number}")))
 }
 
-const fn channels_of(number: u32) -> Option<u16> {
+fn channels_of(number: u32) -> Option<u16> {
     match number {
-        0 => None,
+        1..=6 => u16::try_from(number).ok(),
         7 => Some(8),
-        number @ 1..=6 => Some(number as u16),
         _ => None,
     }
 }
@@ -259,9 +258,8 @@ mod tests {
     /// A frame of LC, 44,100 a second, of two channels.
     fn frame(bytes: usize) -> Vec<u8> {
         let length = bytes + 7;
-        let mut frame = vec![0xff, 0xf1, 0x50, 0x80];
-        frame[3] |= (length >> 11) as u8;
-        frame.extend([(length >> 3) as u8, (length << 5) as u8 | 0x1f, 0xfc]);
+        let head: u64 = 0x00ff_f150_8000_1ffc | u64::try_from(length << 13).unwrap();
+        let mut frame = head.to_be_bytes()[1..].to_vec();
         frame.resize(length, 0x21);
         frame
     }

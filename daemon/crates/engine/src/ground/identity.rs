@@ -10,6 +10,8 @@ use crate::ground::stream::Stream;
 
 /// Bytes of the dataset's fingerprint: enough to distinguish datasets, short enough for an environment variable.
 const DATASET_BYTES: usize = 16;
+/// What decides the samples of AAC.
+const SOUNDS: &str = "sounds";
 
 impl Stream {
     /// Everything that determines the bytes of batches and each rank's part of them, except rank and world size: `batch_size` is the session's. Short
@@ -48,6 +50,9 @@ impl Stream {
         if let Some(helpers) = self.plan.helpers() {
             identity = identity.with("decoders", &helpers.decoders);
         }
+        if let Some(sounds) = self.plan.sounds() {
+            identity = identity.with(SOUNDS, sounds);
+        }
         for (key, words) in config.limit_words().into_iter().chain(config.delivery_words()) {
             identity = identity.with(&key, words);
         }
@@ -67,7 +72,9 @@ impl Stream {
     pub fn row_identity(&self) -> Identity {
         let of_batches = self.identity(1);
         let mut identity = Identity::default();
-        for key in ["stream_version", "samples", "dataset", "order.seed", "operations", "output"] {
+        const OF_ROWS: [&str; 7] =
+            ["stream_version", "samples", "dataset", "order.seed", "operations", "output", SOUNDS];
+        for key in OF_ROWS {
             if let Some(value) = of_batches.get(key) {
                 identity = identity.with(key, value);
             }

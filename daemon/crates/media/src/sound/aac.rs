@@ -30,7 +30,8 @@ pub(super) fn decode(
     (request.skip, request.frames) = (sound.skipped + span.start, span.end - span.start);
     request.packets =
         packets.iter().map(|packet| u32::try_from(packet.len()).unwrap_or(u32::MAX)).collect();
-    request.data = packets.iter().flat_map(|packet| &file[packet.clone()]).copied().collect();
+    let data: Vec<&[u8]> = packets.iter().map(|packet| &file[packet.clone()]).collect();
+    request.data = data.concat().into();
     (kept.skip, kept.left) = (0, request.frames);
     if request.frames == 0 {
         return Ok(());

@@ -113,7 +113,7 @@ impl SamplePlan {
             let (kind, sound) = match field.kind.clone() {
                 FieldKind::Sound { row_shape, rate, may_be_aac } => {
                     if may_be_aac {
-                        fields.decoders.start().map_err(fail)?;
+                        fields.decoders.start_for_sounds().map_err(fail)?;
                     }
                     let kind = FieldKind::RaggedArray { dtype: DType::F32, row_shape };
                     (kind, Some(StoredSound { rate }))

@@ -29,6 +29,13 @@ pub fn host_decoders() -> Result<String, String> {
     decoders_of(&Decoders(Library::open()).introduction())
 }
 
+/// What decides the samples of AAC on this host, by what a helper says.
+pub(super) fn sounds_of(introduction: &str) -> String {
+    let value: serde_json::Value = serde_json::from_str(introduction).unwrap_or_default();
+    let sounds = value.get("sounds").and_then(serde_json::Value::as_str);
+    sounds.unwrap_or("no libavcodec").to_owned()
+}
+
 /// What a helper says of its decoders, in words.
 ///
 /// # Errors
@@ -60,7 +67,11 @@ impl Foreign for Decoders {
                     Some((codec.name().to_owned(), library.decoder_name(*codec)?.into()))
                 });
                 let decoders: serde_json::Map<_, serde_json::Value> = decoders.collect();
-                serde_json::json!({ "libavcodec": library.version(), "decoders": decoders })
+                serde_json::json!({
+                    "libavcodec": library.version(),
+                    "decoders": decoders,
+                    "sounds": library.sounds(),
+                })
             }
         };
         value.to_string()

@@ -41,12 +41,12 @@ impl SoundDecoder for Counting {
     fn decode(
         &mut self,
         request: &SoundRequest<'_>,
-        floats: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+        floats: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
     ) -> Result<(), Defect> {
         let bytes: u64 = request.packets.iter().map(|bytes| u64::from(*bytes)).sum();
         assert_eq!(bytes, request.data.len() as u64);
         for frame in request.skip..request.skip + request.frames {
-            floats(&vec![frame as f32; request.channels.into()])?;
+            floats(&(frame as f32).to_ne_bytes().repeat(request.channels.into()))?;
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ fn only_the_packets_up_to_the_end_of_a_part_are_asked_for() {
         fn decode(
             &mut self,
             request: &SoundRequest<'_>,
-            _: &mut dyn FnMut(&[f32]) -> Result<(), Defect>,
+            _: &mut dyn FnMut(&[u8]) -> Result<(), Defect>,
         ) -> Result<(), Defect> {
             self.0 = request.packets.len();
             Err(Defect(String::new()))
