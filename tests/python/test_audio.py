@@ -5,7 +5,9 @@ import ctypes.util
 import io
 import json
 import math
+import shutil
 import struct
+import subprocess
 import wave
 from pathlib import Path
 
@@ -268,6 +270,22 @@ def test_aac_begins_where_the_sound_did(tmp_path):
     assert all(numpy.array_equal(again[index], read_sounds[index]) for index in again)
     part, _ = read({**dataset, "start": 0.1, "seconds": 0.05})
     numpy.testing.assert_array_equal(part[0], read_sounds[0][1600:2400])
+
+
+@has_libavcodec
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="there is no `ffmpeg`")
+def test_aac_has_the_floats_of_ffmpeg(tmp_path):
+    (tmp_path / "a.m4a").write_bytes(corpus("aac"))
+    (tmp_path / "b.m4a").write_bytes(corpus("aac-fragments"))
+    (tmp_path / "c.aac").write_bytes(corpus("adts"))
+    ours, _ = read({"format": "audio-folder", "path": str(tmp_path)})
+    for index, name in enumerate(["a.m4a", "b.m4a", "c.aac"]):
+        command = ["ffmpeg", "-v", "error", "-nostdin", "-i", str(tmp_path / name), "-f", "f32le", "-"]
+        theirs = numpy.frombuffer(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout, numpy.float32)
+        theirs = theirs.reshape(-1, 2).mean(axis=1) if name == "b.m4a" else theirs
+        # FFmpeg keeps what follows the sound in the last packet.
+        assert 0 <= len(theirs) - len(ours[index]) < 1024, (name, len(theirs), len(ours[index]))
+        numpy.testing.assert_allclose(ours[index], theirs[: len(ours[index])], rtol=0, atol=2e-6, err_msg=name)
 
 
 @has_libavcodec

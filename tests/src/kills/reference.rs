@@ -15,7 +15,7 @@ const SAMPLES: u64 = 202;
 /// compressed and unpacked into a cache; `parquet.pages` has compressed pages; `mixture` is images in class folders beside
 /// archives of the same, by weights that change; `lengths` is images in class folders in batches by length; `texts` is tokens of texts;
 /// `windows` is windows of arrays, and `windows.parquet` of tables and `windows.hdf5` of HDF5;
-/// `videos` is clips that processes of their own decode, which are smaller than the rest.
+/// `videos` is clips that separate processes decode, which are smaller than the rest, and `videos.sounds` is sounds of AAC.
 pub const FORMAT: &str = "FOREBAY_TEST_KILLS_FORMAT";
 
 /// A configuration and what it delivers.
