@@ -236,9 +236,7 @@ def test_damaged_and_unknown_sounds_are_bad_samples_with_a_reason(tmp_path):
         assert reason in str(raised.value), raised.value
 
 
-has_libavcodec = pytest.mark.skipif(
-    ctypes.util.find_library("avcodec") is None, reason="the host has no libavcodec"
-)
+has_libavcodec = pytest.mark.skipif(ctypes.util.find_library("avcodec") is None, reason="the host has no libavcodec")
 CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus" / "sound_lossy"
 
 
