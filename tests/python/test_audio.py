@@ -287,6 +287,21 @@ def test_aac_has_the_floats_of_ffmpeg(tmp_path):
 
 
 @has_libavcodec
+def test_ranks_compare_what_decodes_aac(tmp_path):
+    """Its version and instructions decide the samples' last bits; other codings have decoders of the program."""
+    output = {"audio": {"ragged": True, "max_bytes": "1MiB"}}
+    compared = {}
+    for name, source in {"a.m4a": "aac", "a.mp3": "mp3"}.items():
+        folder = tmp_path / source
+        folder.mkdir()
+        (folder / name).write_bytes(corpus(source))
+        dataset = {"format": "audio-folder", "path": str(folder)}
+        with forebay.Loader(config_of(dataset, batch={"size": 1}, output=output)) as loader:
+            compared[name] = loader._session.terms()["identity"]
+    assert ",sounds=libavcodec " in compared["a.m4a"] and "sounds=" not in compared["a.mp3"], compared
+
+
+@has_libavcodec
 def test_damaged_aac_is_a_bad_sample(tmp_path):
     good = corpus("aac")
     at = good.index(b"mdat") + 40
