@@ -145,7 +145,12 @@ pub fn decoding_bytes(sound: &Sound<'_>, most_bytes: u64) -> (u64, u64) {
         }
         _ => 0,
     };
-    let before = if planned.ratio.is_one() { 0 } else { before };
+    // Resampling takes one channel at a time, if there are more.
+    let before = match planned.kept as u64 {
+        _ if planned.ratio.is_one() => 0,
+        1 => before,
+        kept => before + before / kept,
+    };
     let beside = planned.ratio.filter_bytes() + decoder;
     (before.saturating_add(after).saturating_add(beside), after)
 }

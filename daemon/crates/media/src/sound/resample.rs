@@ -1,6 +1,8 @@
 //! Changes the sample rate: the polyphase filter of SciPy's `signal.resample_poly` with its defaults, a sinc of ten
 //! zeros on each side of the slower rate in a Kaiser window (β = 5), zeros outside the sound.
 
+use std::ops::Range;
+
 use forebay_dataset::Defect;
 
 /// The ratio of rates: `up` frames for `down`, without a common divisor.
@@ -14,8 +16,8 @@ pub(super) struct Ratio {
 const MOST_STEPS: u32 = 1 << 17;
 const ZEROS: usize = 10;
 const BETA: f64 = 5.0;
-/// Results that are computed at once: each is one chain of additions, for which a processor waits.
-const AT_ONCE: usize = 4;
+/// Sums that a processor adds to at once: one alone waits for each of its additions.
+const LANES: usize = 8;
 
 impl Ratio {
     /// From one rate to another.
@@ -55,7 +57,7 @@ impl Ratio {
         if self.is_one() { 0 } else { (2 * self.half() as u64 + 1) * 8 }
     }
 
-    /// Appends the resampled frames, of `kept` floats each. All floats are in native byte order.
+    /// Writes the resampled frames, of `kept` floats each. All floats are in native byte order.
     pub(super) fn resample(
         self,
         filter: &Filter,
@@ -63,63 +65,100 @@ impl Ratio {
         kept: usize,
         out: &mut Vec<u8>,
     ) {
-        if floats.is_empty() {
-            return;
-        }
         let frames = floats.len() / kept;
         let count = usize::try_from(self.result_frames(frames as u64)).unwrap_or(0);
-        out.reserve_exact(count * kept * 4);
-        for first in (0..count).step_by(AT_ONCE) {
-            let taps: [_; AT_ONCE] =
-                std::array::from_fn(|place| filter.taps_of(self, first + place, frames));
-            let at = out.len();
-            let results = AT_ONCE.min(count - first);
-            out.resize(at + results * kept * 4, 0);
-            let results = out[at..].as_chunks_mut::<4>().0;
-            for channel in 0..kept {
-                let floats = &floats[channel..];
-                // Compiled for the usual numbers of channels.
-                let sums = match kept {
-                    1 => sums(&taps, floats, 1),
-                    2 => sums(&taps, floats, 2),
-                    _ => sums(&taps, floats, kept),
-                };
-                let results = results.iter_mut().skip(channel).step_by(kept);
-                for (result, sum) in results.zip(sums) {
-                    #[expect(clippy::cast_possible_truncation, reason = "single precision")]
-                    let value = sum as f32;
-                    *result = value.to_ne_bytes();
-                }
+        out.resize(count * kept * 4, 0);
+        let results = out.as_chunks_mut::<4>().0;
+        let mut of_channel = Vec::with_capacity(if kept > 1 { frames } else { 0 });
+        for channel in 0..kept {
+            let floats = if kept == 1 {
+                floats
+            } else {
+                of_channel.clear();
+                of_channel.extend(floats.iter().skip(channel).step_by(kept));
+                &of_channel
+            };
+            let meetings = Meetings::new(self);
+            for (result, meeting) in results.iter_mut().skip(channel).step_by(kept).zip(meetings) {
+                let (met, taps) = meeting.within(frames);
+                #[expect(clippy::cast_possible_truncation, reason = "rounded to single precision")]
+                let value = sum(&filter.taps[taps], &floats[met]) as f32;
+                *result = value.to_ne_bytes();
             }
         }
     }
 }
 
-/// The sums of some results, each in the order of its frames; of the frames' floats one of `kept` is of the channel.
-#[inline(always)]
-fn sums(results: &[Meeting<'_>; AT_ONCE], floats: &[[u8; 4]], kept: usize) -> [f64; AT_ONCE] {
-    let float = |frame: usize| f64::from(f32::from_ne_bytes(floats[frame * kept]));
-    let common = results.iter().map(|result| result.taps.len()).min().unwrap_or(0);
-    // The neutral number of addition.
-    let mut sums = [-0.0; AT_ONCE];
-    for at in 0..common {
-        for (sum, result) in sums.iter_mut().zip(results) {
-            *sum += result.taps[at] * float(result.first + at);
-        }
-    }
-    for (sum, result) in sums.iter_mut().zip(results) {
-        for (at, tap) in result.taps.iter().enumerate().skip(common) {
-            *sum += tap * float(result.first + at);
-        }
-    }
-    sums
+/// The frames that a result is made of, and their taps in [`Filter::taps`], as if there were frames before the first one.
+struct Meeting {
+    /// After the last frame.
+    end: usize,
+    /// The place of the first tap.
+    start: usize,
+    count: usize,
 }
 
-/// What a result is summed from: frames from the first one on, times taps.
-#[derive(Debug, Clone, Copy)]
-struct Meeting<'f> {
-    first: usize,
-    taps: &'f [f64],
+impl Meeting {
+    /// The places of the frames that exist, and of their taps.
+    fn within(&self, frames: usize) -> (Range<usize>, Range<usize>) {
+        let first = self.end.saturating_sub(self.count);
+        let start = self.start + self.count.saturating_sub(self.end);
+        let end = self.end.min(frames);
+        (first..end, start..start + (end - first))
+    }
+}
+
+/// The meeting of each result, one after another: without divisions, which take longer than the sums.
+struct Meetings {
+    ratio: Ratio,
+    /// Taps of each phase; so many phases, the first ones, have one more.
+    least: usize,
+    more: usize,
+    /// The last frame of the next result, and its phase.
+    last: usize,
+    phase: usize,
+}
+
+impl Meetings {
+    const fn new(ratio: Ratio) -> Self {
+        let (up, half) = (ratio.up as usize, ratio.half());
+        let all = 2 * half + 1;
+        Self { ratio, least: all / up, more: all % up, last: half / up, phase: half % up }
+    }
+}
+
+impl Iterator for Meetings {
+    type Item = Meeting;
+
+    fn next(&mut self) -> Option<Meeting> {
+        let (up, down) = (self.ratio.up as usize, self.ratio.down as usize);
+        let start = self.phase * self.least + self.phase.min(self.more);
+        let count = self.least + usize::from(self.phase < self.more);
+        let meeting = Meeting { end: self.last + 1, start, count };
+        self.phase += down;
+        while self.phase >= up {
+            (self.phase, self.last) = (self.phase - up, self.last + 1);
+        }
+        Some(meeting)
+    }
+}
+
+/// The sum of taps times floats, in lanes as those of a vector.
+fn sum(taps: &[f64], floats: &[[u8; 4]]) -> f64 {
+    let product = |(tap, float): (&f64, &[u8; 4])| tap * f64::from(f32::from_ne_bytes(*float));
+    let (taps, last_taps) = taps.as_chunks::<LANES>();
+    let (floats, last_floats) = floats.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for (taps, floats) in taps.iter().zip(floats) {
+        for (lane, both) in lanes.iter_mut().zip(taps.iter().zip(floats)) {
+            *lane += product(both);
+        }
+    }
+    for (lane, both) in lanes.iter_mut().zip(last_taps.iter().zip(last_floats)) {
+        *lane += product(both);
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
 /// A ratio's taps.
@@ -157,22 +196,6 @@ impl Filter {
         let phase = |phase: usize| taps.iter().skip(phase).step_by(up).rev().copied();
         let taps = (0..up).flat_map(phase).collect();
         Self { ratio, taps }
-    }
-
-    /// The taps for one result, and the first frame that they meet, of which there are so many.
-    fn taps_of(&self, ratio: Ratio, place: usize, frames: usize) -> Meeting<'_> {
-        let (up, down, half) = (ratio.up as usize, ratio.down as usize, ratio.half());
-        let middle = place * down;
-        let first = middle.saturating_sub(half).div_ceil(up);
-        let end = frames.min((middle + half) / up + 1);
-        // The place of the first one, `middle + half - first * up`, as one of its phase, of which the last is met first.
-        let (in_phase, phase) = ((middle + half - first * up) / up, (middle + half) % up);
-        let all = 2 * half + 1;
-        let of_phase = |phase: usize| (all - phase).div_ceil(up);
-        // Earlier phases: each has as many taps as the first, or one less.
-        let before = phase * (all / up) + phase.min(all % up);
-        let start = before + of_phase(phase) - 1 - in_phase;
-        Meeting { first, taps: &self.taps[start..start + end.saturating_sub(first)] }
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -192,6 +192,25 @@ fn resampling_keeps_a_constant_level_and_scipys_number_of_frames() {
     assert!(refused.contains("no large divisor in common"), "{refused}");
 }
 
+#[test]
+fn channels_are_resampled_as_each_alone() {
+    let level = |frame: u16, channel: u16| f32::from((frame * 37 + channel * 101) % 255) / 255.0;
+    let alone = |channel| (0..300).flat_map(move |frame| level(frame, channel).to_le_bytes());
+    let frames = (0..300).flat_map(|frame| (0..3).map(move |channel| level(frame, channel)));
+    let together: Vec<u8> = frames.flat_map(f32::to_le_bytes).collect();
+    for rate in [8001, 16_000, 3000, 500] {
+        let form = |channels| SoundForm { channels: Some(channels), rate: Some(rate), span: None };
+        let (shape, floats) = decoded(&wave(3, 3, 4, &together), form(3), ENOUGH).unwrap();
+        for channel in 0..3 {
+            let file = wave(3, 1, 4, &alone(channel).collect::<Vec<u8>>());
+            let (of_one, one) = decoded(&file, form(1), ENOUGH).unwrap();
+            assert_eq!(shape[0], of_one[0]);
+            let same = floats.iter().skip(channel.into()).step_by(3);
+            assert!(same.eq(&one), "{rate}, channel {channel}");
+        }
+    }
+}
+
 /// Like the fuzz target, over randomly damaged seeds.
 #[test]
 fn damaged_files_are_errors_or_floats() {
